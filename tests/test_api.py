@@ -185,7 +185,7 @@ def test_what_is_no_editor_is_refused_in_one_sentence(thing, said):
 def test_wrong_options_are_refused_as_on_the_command_line():
     with pytest.raises(UserError, match="Unknown key 'batchsize'; did you mean 'batch_size'"):
         nein.evaluate(blur, batchsize=3)
-    with pytest.raises(UserError, match="on='ray' computes in other processes, where blur"):
+    with pytest.raises(UserError, match="on='ray' computes in other processes, which lack blur"):
         nein.evaluate(blur, limit=8, on="ray", device="cpu")
 
 

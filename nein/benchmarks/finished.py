@@ -267,5 +267,5 @@ def sections(board: pd.DataFrame) -> list[Section]:
 def findings(board: pd.DataFrame) -> list[str]:
     """The widest gap of each test, in a sentence."""
     tests = ((test, frames.select(board, test=test)) for test in frames.values(board, "test"))
-    sentences = [widest(gaps, what=test, change="the input is negated") for test, gaps in tests]
+    sentences = [widest(gaps, quantity=test, change="the input is negated") for test, gaps in tests]
     return [sentence for sentence in sentences if sentence]

@@ -142,7 +142,7 @@ def _analyse(loaded: Sequence[RunDir], out: Path, files: Sequence[Path]) -> str:
     plan = atomic.read_json(out / PLAN, StudyPlan)
     rows = labels.read(files, calibrations.QUESTIONS, plan.sheets)
     for row in rows:
-        row |= {name: frames.harmless(row[name]) for name in ("rater", "note")}
+        row |= {name: frames.escape_formula(row[name]) for name in ("rater", "note")}
     gold = {name: item.gold for name, item in plan.items.items() if item.gold}
     counted = [(row, plan.items[row["item"]]) for row in rows if row["item"] not in gold]
     resolved = [row | {"id": item.id, "editor": item.editor, "track": item.track} for row, item in counted]

@@ -1,7 +1,7 @@
-"""The samples of a page: an index of every sample, and chunks with pictures and details.
+"""The samples of a page: an index of all samples, and chunks with images and details.
 
-The index is enough to search, filter and order. Chunks that exceed the page's budget become script files
-beside it, which a browser loads from disk without a server.
+The index is enough to search, filter and order. Chunks that exceed the budget of the page become script
+files, which a browser loads from disk without a server.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CHUNK = 32
 
 
 class Cell(NamedTuple):
-    """What one member said: text, a fainter remark, and whether it was "right", "wrong" or "none" of both."""
+    """The answer of one member: text, a fainter remark, and its mark, "right", "wrong" or "none"."""
 
     text: str
     aside: str = ""
@@ -37,8 +37,8 @@ class Cell(NamedTuple):
 class Member:
     """A model, or a run of an editor.
 
-    names  In lines, below its picture; without any, the label.
-    peer   Whether it counts where members disagree: not under another instruction, say.
+    names  Lines below its image (default: the label).
+    peer   Whether it counts in disagreements; not with another instruction, say.
     """
 
     label: str
@@ -48,10 +48,10 @@ class Member:
 
 @dataclass(frozen=True)
 class Measure:
-    """What samples are filtered and ordered by: a number for every member and sample.
+    """A number per member and sample, to filter and order samples.
 
     scale, digits  Values are shown times `scale`, with `digits` after the point.
-    badge          Its short name and what 1 and 0 mean: ("VQA", "removed", "still there").
+    badge          Its short name, and words for 1 and 0: ("VQA", "removed", "still there").
     """
 
     name: str
@@ -64,10 +64,10 @@ class Measure:
 
 @dataclass(frozen=True)
 class CardReply:
-    """What there is of one member about one sample: `cells` on the card, below `Samples.heads`; in the dialog
-    a `line` and `rows`, below `Samples.columns`, of texts or of what a script makes texts of.
+    """The reply of one member to one sample: `cells` on the card, below `Samples.heads`; in the dialog a
+    `line` and `rows`, below `Samples.columns`, of texts or values that a script formats.
 
-    size, boxes  Of its picture, width and height; what a detector found there: (label, x0, y0, x1, y1).
+    size, boxes  (width, height) of its image; boxes of a detector: (label, x0, y0, x1, y1).
     """
 
     picture: Thumbnail | None = None
@@ -82,9 +82,9 @@ class CardReply:
 class Card:
     """A sample.
 
-    facets    Name -> the entries that it can be filtered by.
-    values    [member][measure]: a number, None (unscored), or words where the measure is not asked.
-    pictures  With their names; `lines` of text; `said` of every member, None for nothing: in the dialog.
+    facets    Name -> entries, to filter samples.
+    values    [member][measure]: a number, None (unscored), or words if the measure does not apply.
+    pictures, lines, said   In the dialog: (name, image), text, and a reply per member (or None).
     """
 
     id: str
@@ -99,14 +99,14 @@ class Card:
 
 @dataclass(frozen=True)
 class Samples:
-    """What all samples of a page have in common.
+    """Settings of all samples of a page.
 
     chosen   The measure that is chosen at first.
-    rivals   Two measures that ought to agree, and the words for samples where they do not.
+    rivals   Two measures that should agree, and the words for samples where they do not.
     spread   The words for samples where members disagree.
     words    Names of a sample, a member and a measure.
-    heads, columns   Above the cells of cards and of the dialog's tables.
-    boxes    Whether replies have some, which are drawn when asked for.
+    heads, columns   Heads of the cells of cards, and of the dialog's tables.
+    boxes    Whether replies have boxes, which are drawn on demand.
     """
 
     members: Sequence[Member]
@@ -132,9 +132,9 @@ def browser(
     scripts: Sequence[Path] = (),
 ) -> Part:
     """The part of a page that shows samples. cards: in order, read when the page is made; out: the page,
-    beside which chunks lie that total more than `budget` bytes; None: all are inside."""
+    whose chunks are files if they exceed `budget` bytes; None: all are inside."""
 
-    def values() -> dict[str, Any]:
+    def make_values() -> dict[str, Any]:
         index = list[Card]()
         chunks = _chunks(cards(), index)
         inside = page.store(out, chunks, budget) if out else [Markup(chunk.decode()) for chunk in chunks]
@@ -142,58 +142,55 @@ def browser(
         facts |= {f"{key}s": [getattr(card, key) for card in index] for key in ("id", "title", "aside")}
         facts |= {"values": [card.values for card in index], "facets": _facets(index), "chunk": CHUNK}
         facts["folder"] = page.beside(out).name if out else ""
-        given = {"note": note, "boxes": samples.boxes, "index": page.script_json(facts)}
-        return {**given, "chunks": inside, "outside": bool(index) and not inside}
+        values = {"note": note, "boxes": samples.boxes, "index": page.script_json(facts)}
+        return {**values, "chunks": inside, "outside": bool(index) and not inside}
 
-    return Part("cards", title, values, scripts)
+    return Part("cards", title, make_values, scripts)
 
 
 def _chunks(cards: Iterable[Card], index: list[Card]) -> Iterator[bytes]:
-    """Details by `CHUNK`, as JSON; a chunk is a megabyte, and no more is held. index: gets of every card all
-    that is needed to search, filter and order."""
+    """Details of `CHUNK` cards at a time, as JSON (about a megabyte). index: gets the fields of every card
+    for search, filters and order."""
     coming = iter(cards)
     while part := [*itertools.islice(coming, CHUNK)]:
         index += [replace(card, pictures=(), lines=(), said=()) for card in part]
         details = []
-        for card in part:  # of what was said nothing that is empty
-            said = [
+        for card in part:  # replies without empty fields
+            replies = [
                 reply and {key: value for key, value in vars(reply).items() if value} for reply in card.said
             ]
-            details.append({"pictures": card.pictures, "lines": card.lines, "said": said})
+            details.append({"pictures": card.pictures, "lines": card.lines, "said": replies})
         yield page.script_bytes(details)
 
 
 def _facets(cards: Sequence[Card]) -> list[dict[str, Any]]:
-    """Of every facet its entries, and of every card the places of its own among them."""
+    """Every facet with its entries and, per card, the indices of its entries ("of")."""
     facets = []
     for name in dict.fromkeys(name for card in cards for name, entries in card.facets.items() if entries):
         of_cards = [card.facets.get(name, ()) for card in cards]
-        places = {entry: place for place, entry in enumerate(dict.fromkeys(itertools.chain(*of_cards)))}
-        chosen = [[places[entry] for entry in of_card] for of_card in of_cards]
-        facets.append({"name": name, "entries": [*places], "of": chosen})
+        indices = {entry: place for place, entry in enumerate(dict.fromkeys(itertools.chain(*of_cards)))}
+        chosen = [[indices[entry] for entry in of_card] for of_card in of_cards]
+        facets.append({"name": name, "entries": [*indices], "of": chosen})
     return facets
 
 
 def drawn(ids: Sequence[str], limit: int) -> list[str]:
-    """At most `limit` of the ids, in their order: those whose hash is smallest, so that a sample keeps its
-    place when there are more."""
+    """At most `limit` ids, in order: those of smallest hash, so that a larger limit keeps them."""
     chosen = set(sorted(ids, key=lambda identity: sample_seed(0, identity))[:limit])
     return [identity for identity in ids if identity in chosen]
 
 
-#: A picture as a data URI, or why there is none.
-Thumbnail = str | dict[str, str]
-#: Samples whose files are read ahead.
-_AHEAD = 64
+Thumbnail = str | dict[str, str]  # an image as a data URI, or {"none": why there is none}
+_AHEAD = 64  # samples whose files are read in advance
 
 
 def of_picture(picture: np.ndarray, side: int, quality: int = 75) -> Thumbnail:
-    """A picture, (H, W, 3) uint8, shrunk until its longer side is at most `side` pixels."""
+    """The thumbnail of an image, (H, W, 3) uint8, with sides of at most `side` pixels."""
     return _uri(images.thumbnail(picture, side, quality))
 
 
 def of_file(path: Path, side: int) -> Thumbnail:
-    """The picture of a file, shrunk in the same way."""
+    """The thumbnail of a file."""
     try:
         return _uri(images.thumbnail_of(path, side))
     except images.ImageError as error:
@@ -206,12 +203,12 @@ def _uri(data: bytes) -> str:
 
 
 def of_samples(samples: Iterable[Sequence[str | dict[str, str]]], side: int) -> Iterator[list[Thumbnail]]:
-    """The pictures of every sample, in order, read from files by threads; side 0: none."""
+    """The thumbnails of every sample, in order; threads read the files. side 0: none."""
     coming = iter(samples)
     with ThreadPoolExecutor(machine.cores()) as pool:
         while part := [*itertools.islice(coming, _AHEAD)]:
-            places = dict.fromkeys(p for sample in part for p in sample if side and isinstance(p, str))
-            read = pool.map(lambda path: of_file(Path(path), side), places)
-            thumbnails = dict(zip(places, read, strict=True))
+            paths = dict.fromkeys(p for sample in part for p in sample if side and isinstance(p, str))
+            read = pool.map(lambda path: of_file(Path(path), side), paths)
+            thumbnails = dict(zip(paths, read, strict=True))
             for sample in part:
                 yield [thumbnails[p] if isinstance(p, str) else p for p in sample] if side else []

@@ -1,5 +1,5 @@
-"""A grid of pictures with titles, column heads and verdicts: as PNG, with pictures scaled to their cells, or
-as PDF or SVG, with letters as letters and pictures as they are."""
+"""A grid of images with titles, column heads and verdicts: as PNG, with images scaled to their cells, or as
+PDF or SVG, with text as text and images at full size."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Badge:
 
 @dataclass(frozen=True)
 class Cell:
-    """A picture, (H, W, 3) uint8, or a message of a `color`; badges go below."""
+    """An image, (H, W, 3) uint8, or a message in a `color`; badges go below."""
 
     picture: np.ndarray | None
     message: str = ""
@@ -47,7 +47,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """A title (one line per "\\n"), a fainter subtitle, and a cell per column; marked: on another ground."""
+    """A title (several lines with "\\n"), a fainter subtitle, and a cell per column; marked: highlighted."""
 
     title: str
     subtitle: str
@@ -63,10 +63,8 @@ def draw(
     marked: Collection[int] = (),
     kind: str = "png",
 ) -> bytes:
-    """Rows of cells of `size` pixels below column heads, encoded as `kind` ("png", "pdf", "svg").
-
-    marked  Columns on another ground.
-    """
+    """Rows of cells of `size` pixels below column heads, encoded as `kind` ("png", "pdf", "svg"). marked:
+    highlighted columns."""
     with matplotlib.rc_context(_STYLE):
         sheet = _Sheet(len(columns), size, kind)
         sheet.draw_heads(columns, marked)
@@ -78,7 +76,7 @@ def draw(
 
 
 class _Sheet:
-    """A canvas that is filled from above; places and sizes are pixels from the upper left."""
+    """A canvas that is filled from top to bottom; positions are pixels from the upper left."""
 
     def __init__(self, columns: int, size: int, kind: str) -> None:
         self.size, self.kind = size, kind
@@ -108,7 +106,7 @@ class _Sheet:
         pictures = [cell.picture for cell in row.cells if cell.picture is not None]
         tall = max((_scaled(picture, self.size)[1] for picture in pictures), default=self.size)
         if len(pictures) < len(row.cells):
-            tall = max(tall, 5 * line)  # a message needs some lines even beside very flat pictures
+            tall = max(tall, 5 * line)  # a message needs some lines even next to very flat images
         for left, cell in zip(self.lefts, row.cells, strict=True):
             if cell.picture is not None:
                 self.picture(left, top, cell.picture)
@@ -128,7 +126,7 @@ class _Sheet:
             self.mark(MARGIN / 2, start + GAP / 2, self.inner + MARGIN, self.top - GAP - start)
 
     def text(self, left: float, top: float, lines: Sequence[str], letters: int, **look: Any) -> int:
-        """Lines below each other, of letters of so many pixels; their height."""
+        """Draws lines of text of `letters` pixels; returns their height."""
         for number, line in enumerate(lines):
             below = top + letters + number * _line(letters)
             self.axes.text(left, below, line, **{"fontsize": letters, "color": INK, **look})
@@ -139,7 +137,7 @@ class _Sheet:
         self.axes.add_patch(FancyBboxPatch((left, top), width, height, **look))
 
     def mark(self, left: float, top: float, width: float, height: float) -> None:
-        """Another ground, below all else."""
+        """Draws a highlight below everything else."""
         look = {"boxstyle": "round,pad=0,rounding_size=6", "facecolor": MARKED, "zorder": -1}
         self.box(left, top, width, height, **look)
 
@@ -164,7 +162,7 @@ def _line(letters: int) -> int:
 
 
 def _wrap(text: str, letters: int, width: float) -> list[str]:
-    """Lines no wider than `width`, by the mean width of a letter."""
+    """Lines of at most `width` pixels, by the mean width of a letter."""
     paragraphs = text.split("\n") if text else []
     return [
         line for part in paragraphs for line in textwrap.wrap(part, max(4, int(width / (0.62 * letters))))
@@ -183,5 +181,5 @@ def _scaled(picture: np.ndarray, size: int) -> tuple[int, int]:
 
 
 def fit(picture: np.ndarray, size: int) -> Image.Image:
-    """Scaled until its longer side is `size`."""
+    """The image, scaled to a longer side of `size`."""
     return Image.fromarray(picture).resize(_scaled(picture, size), Image.Resampling.LANCZOS)

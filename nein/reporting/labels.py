@@ -1,8 +1,7 @@
-"""Labels that people give: a page that asks about one item at a time, the files that raters hand back, and
-how far the raters agree.
+"""Labels of people: a page that asks about one item at a time, the files of the raters, and their agreement.
 
-A sheet is what one page asks. The page works without a network, keeps answers in the browser and saves them
-as CSV, a line per item: `COLUMNS`, then an answer per question, empty where there is none yet.
+A sheet is the content of one page. The page works without a network, keeps answers in the browser and saves
+them as CSV, a line per item: `COLUMNS`, then an answer per question, empty for none.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ Labelled = dict[str, str]
 
 @dataclass(frozen=True)
 class Question:
-    """answers: what stands in the file -> what the button says."""
+    """A question with its answers: word in the file -> text of the button."""
 
     key: str
     text: str
@@ -41,7 +40,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Item:
-    """One thing to label. id: says nothing of what the rater must not know; rows: a table below `heads`."""
+    """One item to label. id: reveals nothing to the rater; rows: a table below `heads`."""
 
     id: str
     title: str
@@ -51,9 +50,9 @@ class Item:
 
 
 def write_page(path: Path, title: str, how: str, questions: Sequence[Question], items: Sequence[Item]) -> str:
-    """Writes the page of a sheet; returns the sheet's name, a hash of all that it shows."""
-    asked = [{**asdict(question), "answers": [*question.answers.items()]} for question in questions]
-    facts: dict[str, Any] = {"questions": asked, "items": [*map(asdict, items)]}
+    """Writes the page of a sheet; returns the sheet's name, a hash of its content."""
+    fields = [{**asdict(question), "answers": [*question.answers.items()]} for question in questions]
+    facts: dict[str, Any] = {"questions": fields, "items": [*map(asdict, items)]}
     facts["sheet"] = hashlib.sha256(page.script_bytes(facts)).hexdigest()[:12]
     part = page.Part("labels", "Labels", lambda: {"facts": page.script_json(facts)})
     atomic.write_text(path, page.render(page.Page(title, how, parts=[part])))
@@ -63,21 +62,21 @@ def write_page(path: Path, title: str, how: str, questions: Sequence[Question], 
 def read(
     files: Sequence[Path], questions: Sequence[Question], sheets: Collection[str] = ()
 ) -> list[Labelled]:
-    """A row per rater and item, of all files. sheets: those that the files may be of; none: any single one.
-    Raises UserError for a file that is none, incomplete, of another sheet, or of one rater twice."""
+    """A row per rater and item, of all files. sheets: the allowed ones; none: any single one. Raises
+    UserError for a file of another form or sheet, an incomplete one, or a second one of a rater."""
     rows: list[Labelled] = []
-    seen: dict[tuple[str, str], Path] = {}
+    file_of: dict[tuple[str, str], Path] = {}
     for file in files:
         for row in _read_file(file, questions):
             if row["sheet"] not in (sheets or {rows[0]["sheet"] if rows else row["sheet"]}):
                 raise UserError(f"'{file}' has labels of another sheet, {row['sheet']!r}; leave it out.")
-            if first := seen.get((row["rater"], row["item"])):
+            if first := file_of.get((row["rater"], row["item"])):
                 raise UserError(
                     f"'{first}' and '{file}' both have labels of '{row['rater']}' for item '{row['item']}'. "
                     "Give one of them; two people need two names."
                 )
             rows.append(row)
-        seen |= {(row["rater"], row["item"]): file for row in rows}
+        file_of |= {(row["rater"], row["item"]): file for row in rows}
     if not any(row[question.key] for row in rows for question in questions):
         raise UserError(f"There is no label yet in {', '.join(map(str, files))}.")
     return rows
@@ -106,8 +105,9 @@ def _read_file(file: Path, questions: Sequence[Question]) -> list[Labelled]:
 def agreement(
     rows: Sequence[Mapping[str, str]], questions: Sequence[Question], cluster_of: Mapping[str, Hashable]
 ) -> Iterator[Figure]:
-    """How far raters agree about the items that several of them labelled (task "people"): of every two of
-    them the share of equal answers and Cohen's kappa, of all Krippendorff's alpha. "cannot tell" is none."""
+    """The agreement of raters on the items that several of them labelled (task "people"): for each pair of
+    raters the share of equal answers and Cohen's kappa, for all Krippendorff's alpha. "cannot tell" is no
+    answer."""
     raters = list(dict.fromkeys(row["rater"] for row in rows))
     for question in questions:
         codes = {name: float(code) for code, name in enumerate(question.answers) if name != UNSURE}
@@ -115,34 +115,34 @@ def agreement(
             rater: {row["item"]: codes.get(row[question.key]) for row in rows if row["rater"] == rater}
             for rater in raters
         }
-        what: Figure = {"task": "people", "metric": question.key}
-        for one, other in itertools.combinations(raters, 2):
-            a, b, clusters = pairs(answers[one], answers[other], cluster_of)
+        labels: Figure = {"task": "people", "metric": question.key}
+        for first, second in itertools.combinations(raters, 2):
+            a, b, clusters = pairs(answers[first], answers[second], cluster_of)
             if same := statistics.bounded_mean(a == b, clusters):
-                what["group"] = f"{one}, {other}"
-                yield figure(same, unit="%", statistic="same", **what)
-                kappa = calibration.cohen_kappa(answers[one], answers[other], cluster_of)
-                yield figure(kappa, unit="", statistic="kappa", **what)
+                labels["group"] = f"{first}, {second}"
+                yield figure(same, unit="%", statistic="same", **labels)
+                kappa = calibration.cohen_kappa(answers[first], answers[second], cluster_of)
+                yield figure(kappa, unit="", statistic="kappa", **labels)
         alpha = calibration.krippendorff_alpha(list(answers.values()), cluster_of)
         if alpha is not None:
-            yield figure(alpha, unit="", statistic="alpha", **what | {"group": f"all {len(raters)}"})
+            yield figure(alpha, unit="", statistic="alpha", **labels | {"group": f"all {len(raters)}"})
 
 
 def raters(
     rows: Sequence[Labelled], questions: Sequence[Question], gold: Mapping[str, str]
 ) -> Iterator[Figure]:
-    """What each rater did (task "raters"): items with a label, "cannot tell" as a share of all answers, and
-    right answers to the first question among items of known truth. gold: item -> the right answer."""
+    """The work of each rater (task "raters"): labelled items, the share of "cannot tell", and of right
+    answers to the first question on items of known truth. gold: item -> the right answer."""
     for rater in dict.fromkeys(row["rater"] for row in rows):
-        own = [row for row in rows if row["rater"] == rater and row[questions[0].key]]
-        answers = [row[question.key] for row in own for question in questions if row[question.key]]
-        known = [row[questions[0].key] == gold[row["item"]] for row in own if row["item"] in gold]
-        what: Figure = {"task": "raters", "rater": rater}
-        yield number(len(own), unit="count", statistic="labelled", **what)
+        labelled = [row for row in rows if row["rater"] == rater and row[questions[0].key]]
+        answers = [row[question.key] for row in labelled for question in questions if row[question.key]]
+        is_right = [row[questions[0].key] == gold[row["item"]] for row in labelled if row["item"] in gold]
+        labels: Figure = {"task": "raters", "rater": rater}
+        yield number(len(labelled), unit="count", statistic="labelled", **labels)
         unsure = answers.count(UNSURE) / len(answers) if answers else None
-        yield number(unsure, unit="%", n=len(answers), statistic="unsure", **what)
-        if known:
-            yield number(sum(known) / len(known), unit="%", n=len(known), statistic="gold", **what)
+        yield number(unsure, unit="%", n=len(answers), statistic="unsure", **labels)
+        if is_right:
+            yield number(sum(is_right) / len(is_right), unit="%", n=len(is_right), statistic="gold", **labels)
 
 
 _OF_GOLD = {"statistic": "gold"}

@@ -36,7 +36,7 @@ LINES, COLUMNS = 24, 100
 
 @dataclass(frozen=True)
 class Section:
-    """What belongs together in a report; parts without figures do not appear."""
+    """Tables and plots of one topic of a report; those without estimates do not appear."""
 
     key: str
     title: str
@@ -45,7 +45,7 @@ class Section:
 
 
 class Shown(NamedTuple):
-    """A section of some figures: its plots among the page's figures, its tables below its title."""
+    """A section with its tables and drawn plots."""
 
     section: Section
     sheets: Sequence[Sheet]
@@ -56,8 +56,8 @@ class Shown(NamedTuple):
 class Part:
     """A part of the page with a template of its own: `name`.html.j2, .css and .js of `TEMPLATES`.
 
-    values   For its template, as `<name>.<entry>`; `outside`: its script loads files beside the page.
-    scripts  Further ones, behind its own.
+    values   Makes the values of its template, as `<name>.<entry>`; `outside`: its script loads other files.
+    scripts  Further scripts after its own.
     """
 
     name: str
@@ -68,17 +68,17 @@ class Part:
 
 @dataclass(frozen=True)
 class Page:
-    """What a report says besides the figures of its runs.
+    """The content of a report besides the estimates of its runs.
 
-    notes     How to read it, in sentences.
-    findings  In sentences: the first is about everything and stands above the first plot.
-    parts     Stand between the first plot and the others.
-    links     Other pages beside it: (file name, title).
-    stamp     What every plot says wherever it is shown.
-    figures   Further ones: differences between runs, or what is printed.
-    frame     All figures, if not those of the runs, below each other, and `figures`.
-    sections, headline   Those of the report, and what the command prints, two of which open the page,
-                         if others than the benchmark's.
+    notes     Sentences on how to read it.
+    findings  Sentences: the first, on everything, is above the first plot.
+    parts     Are between the first plot and the others.
+    links     Other pages in its folder: (file name, title).
+    stamp     Text below every plot.
+    figures   Further estimates: differences between runs, or published ones.
+    frame     All estimates (default: those of the runs and `figures`).
+    sections, headline   Of the report, and the tables that the command prints, two of which open the page
+                         (default: the benchmark's).
     """
 
     title: str
@@ -95,7 +95,7 @@ class Page:
 
 
 def write(out: Path, figures: pd.DataFrame, page: Page, formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Writes the parts of the report named by `formats`; returns the files. Equal figures give equal bytes.
+    """Writes the parts `formats` of the report; returns the files. Equal estimates give equal bytes.
 
     out  A folder: OUT/table.md, figures.csv, tables/<table>.tex, <plot>.png, .svg and .pdf, report.html. Or a
          page X.html, with X.md, X.csv, X-tables/<table>.tex, X-<plot>.png, .svg and .pdf beside it.
@@ -133,15 +133,15 @@ def write(out: Path, figures: pd.DataFrame, page: Page, formats: Sequence[str] =
 
 
 def headline(
-    figures: pd.DataFrame, shown: Sequence[Table], texts: Sequence[str] = (), last: Sequence[str] = ()
+    figures: pd.DataFrame, table_list: Sequence[Table], texts: Sequence[str] = (), last: Sequence[str] = ()
 ) -> str:
-    """What a command prints when it ends, on one screen: the first tables that have rows, of long ones the
-    first rows; then sentences; then the lines `last`."""
+    """The last output of a command, on one screen: the first tables, of long ones the first rows; then
+    sentences; then the lines `last`."""
     wrap = functools.partial(textwrap.wrap, width=COLUMNS, break_long_words=False, break_on_hyphens=False)
     lines = [line for text in texts for line in wrap(text)]
     sentences = [*lines, *([""] if lines and last else []), *last]
     room, printed = LINES - len(sentences), []
-    sheets = tables.sheets(shown, figures)[: max(1, room // 6)]
+    sheets = tables.sheets(table_list, figures)[: max(1, room // 6)]
     for index, sheet in enumerate(sheets):
         printed.append(tables.plain(sheet, max(1, room // (len(sheets) - index) - 4)))
         room -= printed[-1].count("\n") + 2  # and an empty line
@@ -149,7 +149,7 @@ def headline(
 
 
 def places(out: Path, files: Sequence[Path], notes: int) -> list[str]:
-    """The names of all files of a report to OUT, in lines."""
+    """Lines with the names of all files of a report to OUT."""
     names = [file.name for file in files if file.suffix in (".md", ".csv")]
     names += dict.fromkeys(f"{file.parent.name}/*.tex" for file in files if file.suffix == ".tex")
     also = f" and {notes} note{'s' * (notes > 1)}" if notes else ""
@@ -166,16 +166,16 @@ def places(out: Path, files: Sequence[Path], notes: int) -> list[str]:
 # --- the page ------------------------------------------------------------------------------
 
 
-def render(page: Page, shown: Sequence[Shown] = (), answer: Sequence[Sheet] = ()) -> str:
-    """The page. answer: the tables that stand open at its top."""
+def render(page: Page, drawn_sections: Sequence[Shown] = (), answer: Sequence[Sheet] = ()) -> str:
+    """The page as HTML. answer: the open tables at its top."""
     figures = []
-    for plot, files in (drawing for item in shown for drawing in item.drawings):
+    for plot, files in (drawing for item in drawn_sections for drawing in item.drawings):
         width = re.search(rb'width="([\d.]+)pt"', files["svg"])
         wide = width is not None and float(width[1]) > 72 * plots.COLUMN
         image = f"data:image/svg+xml;base64,{base64.b64encode(files['svg']).decode()}"
         figures.append({"title": plot.title, "image": image, "wide": wide})
     sections = []
-    for item in shown:
+    for item in drawn_sections:
         sheets = [sheet for sheet in item.sheets if not sheet.is_constant()]
         # Without samples below it, the page is its tables: those that its top does not show are open.
         is_open = not page.parts and not {sheet.key for sheet in sheets} <= {sheet.key for sheet in answer}
@@ -185,8 +185,8 @@ def render(page: Page, shown: Sequence[Shown] = (), answer: Sequence[Sheet] = ()
     script = "".join(_read(TEMPLATES / f"{name}.js") for name in names)
     script += "".join(_read(file) for part in page.parts for file in part.scripts)
     values = {part.name: part.values() for part in page.parts}
-    own = " 'self' file:" if any(entries.get("outside") for entries in values.values()) else ""
-    policy = f"default-src 'none'; script-src '{_sha(script)}'{own}; style-src '{_sha(css)}'; "
+    extra_source = " 'self' file:" if any(entries.get("outside") for entries in values.values()) else ""
+    policy = f"default-src 'none'; script-src '{_sha(script)}'{extra_source}; style-src '{_sha(css)}'; "
     policy += "img-src data:; base-uri 'none'; form-action 'none'"
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
@@ -213,7 +213,7 @@ def script_json(value: Any) -> Markup:
 
 
 def script_bytes(value: Any) -> bytes:
-    """JSON that can stand inside a script element: no character that could end it or open a comment."""
+    """JSON for a script element, without characters that could end it or open a comment."""
     from pydantic_core import to_json
 
     text = to_json(value, inf_nan_mode="null")
@@ -223,9 +223,8 @@ def script_bytes(value: Any) -> bytes:
 
 
 def store(page: Path, chunks: Iterable[bytes], budget: int) -> list[Markup]:
-    """Chunks of `script_bytes` for inside of the page; none if they total more than `budget` bytes: then all
-    become scripts `neinChunk(number, value)` beside it, in a folder that is emptied first unless it holds
-    anything else."""
+    """Chunks of `script_bytes` inside the page; none if they exceed `budget` bytes: then all become scripts
+    `neinChunk(number, value)` in a folder of the page, which is emptied first unless it holds other files."""
     folder = beside(page)
     if folder.is_dir() and all(file.suffix == ".js" and file.stem.isdigit() for file in folder.iterdir()):
         shutil.rmtree(folder)

@@ -42,8 +42,8 @@ _STYLE: Any = (
 
 
 class Plot(NamedTuple):
-    """key: end of the file's name; title: its caption; where: the figures that are drawn, as `figures.select`
-    takes them; draw, options: `bars`, say, and its further arguments."""
+    """A plot. key: end of the file's name; title: its caption; where: entries for `figures.select`; draw,
+    options: `bars`, say, and its further arguments."""
 
     key: str
     title: str
@@ -52,7 +52,7 @@ class Plot(NamedTuple):
     options: Mapping[str, Any]
 
     def files(self, figures: pd.DataFrame, stamp: str, kinds: Sequence[str]) -> dict[str, bytes]:
-        """Kind of file -> the plot of figures that `where` has selected; `stamp` stands below it."""
+        """Kind of file -> the plot of the selected estimates, with `stamp` below it."""
         import matplotlib
 
         files = {}
@@ -70,21 +70,23 @@ class Plot(NamedTuple):
         return files
 
 
-def plot(key: str, title: str, where: Mapping[str, Any], draw: Callable[..., Canvas], **options: Any) -> Plot:
-    return Plot(key, title, where, draw, options)
+def plot(
+    key: str, title: str, entries: Mapping[str, Any], draw: Callable[..., Canvas], **options: Any
+) -> Plot:
+    return Plot(key, title, entries, draw, options)
 
 
 def drawings(
     plots: Iterable[Plot], figures: pd.DataFrame, stamp: str = "", kinds: Sequence[str] = tuple(KINDS)
 ) -> list[tuple[Plot, dict[str, bytes]]]:
-    """The plots that the frame has figures for, each with its files."""
-    found = []
+    """The plots that have estimates in the frame, each with its files."""
+    result = []
     for plot in plots if kinds else ():
         rows = frames.select(figures, **plot.where)
         rows = rows[rows["value"].notna()] if "value" in rows else rows
         if len(rows):
-            found.append((plot, plot.files(rows, stamp, kinds)))
-    return found
+            result.append((plot, plot.files(rows, stamp, kinds)))
+    return result
 
 
 def bars(
@@ -115,18 +117,18 @@ def bars(
     """
     figures = _joined(figures, place, panel)
     drawn = figures[~figures["metric"].isin([*marks])]
-    places, kinds, entries = (frames.values(drawn, column, order) for column in ("_place", series, "_panel"))
-    full = [names.get(entry, entry) for entry in places]
+    groups, kinds, entries = (frames.values(drawn, column, order) for column in ("_place", series, "_panel"))
+    full = [names.get(entry, entry) for entry in groups]
     ticks = [textwrap.fill(name if len(name) <= 72 else f"…{name[-71:]}", 24) for name in full]
     lines = 1 + max(tick.count("\n") for tick in ticks)
-    height = 0.4 + max(0.16 * len(kinds), 0.24, 0.13 * lines + 0.04) * len(places)
+    height = 0.4 + max(0.16 * len(kinds), 0.24, 0.13 * lines + 0.04) * len(groups)
     canvas, axes = panels([names.get(entry, entry) for entry in entries], height, labels=1.2)
     # The bars of a group lie around its place, y = 0, 1, 2, ... from above.
     aside = {kind: 0.8 * ((number + 0.5) / len(kinds) - 0.5) for number, kind in enumerate(kinds)}
     for at, entry in zip(axes, entries or [""], strict=True):
         for kind, usual in zip(kinds, itertools.cycle(PALETTE), strict=False):
             rows = frames.select(drawn, **{"_panel": entry, series: kind})
-            ys = rows["_place"].map(places.index).to_numpy(float) + aside[kind]
+            ys = rows["_place"].map(groups.index).to_numpy(float) + aside[kind]
             look: Any = {"color": colors.get(kind, usual), "label": names.get(kind, kind)}
             look["xerr"] = _reach(rows)
             if dots:
@@ -135,8 +137,8 @@ def bars(
                 ends = {"ecolor": INK, "elinewidth": 0.8}
                 at.barh(ys, rows["value"], 0.72 / len(kinds), alpha=0.85, error_kw=ends, **look)
         for metric, marker in marks.items():
-            rows = frames.select(figures, metric=metric, _panel=(entry, ""), _place=places)
-            ys = rows["_place"].map(places.index).to_numpy(float)
+            rows = frames.select(figures, metric=metric, _panel=(entry, ""), _place=groups)
+            ys = rows["_place"].map(groups.index).to_numpy(float)
             if marker == "|":
                 at.vlines(rows["value"], ys - 0.45, ys + 0.45, color=INK, linewidth=1, linestyle=":")
             elif len(rows):
@@ -210,7 +212,7 @@ def curves(
 def _joined(figures: pd.DataFrame, place: Sequence[str], panel: Sequence[str]) -> pd.DataFrame:
     """The figures with the entries of several columns side by side, as `_place` and `_panel`; numbers are as
     they are shown."""
-    scale = figures["unit"].map({unit: shown.scale for unit, shown in UNITS.items()})
+    scale = figures["unit"].map({name: unit.scale for name, unit in UNITS.items()})
     columns: dict[str, Any] = {end: figures[end].astype(float) * scale for end in ("value", "low", "high")}
     for name, joined in (("_place", place), ("_panel", panel)):
         parts = figures.reindex(columns=[*joined], fill_value="").to_numpy()
@@ -219,7 +221,7 @@ def _joined(figures: pd.DataFrame, place: Sequence[str], panel: Sequence[str]) -
 
 
 def _reach(figures: pd.DataFrame) -> Any:
-    """How far the ends of intervals are from their values, (2, n); None without any."""
+    """Distances of interval ends from their values, (2, n); None without intervals."""
     ends = figures[["low", "high"]].sub(figures["value"], axis=0).abs()
     return ends.T.to_numpy() if ends.notna().any(axis=None) else None
 
@@ -227,7 +229,7 @@ def _reach(figures: pd.DataFrame) -> Any:
 def panels(
     titles: Sequence[str], height: float, *, labels: float = 0.4, shared: bool = True
 ) -> tuple[Canvas, list[Axes]]:
-    """Panels of `height` inches with common axes, three in a row at most; without a title one.
+    """Panels of `height` inches with common axes, at most three in a row; one panel without titles.
 
     labels  Inches that the names at the left of a row take.     shared  Whether the axes are common.
     """
@@ -253,7 +255,7 @@ def panels(
 
 
 def labelled(canvas: Canvas, x: str, y: str = "") -> Canvas:
-    """Names of the axes, once each; one legend of all panels where it says anything, marks behind bars."""
+    """Adds the names of the axes, once each, and one legend of all panels, if it has two entries."""
     from matplotlib.lines import Line2D
 
     for at in canvas.axes:
@@ -262,13 +264,13 @@ def labelled(canvas: Canvas, x: str, y: str = "") -> Canvas:
             at.set_xlabel(x)
         if spec.is_first_col():
             at.set_ylabel(y)
-    found: dict[str, Any] = {}
+    handle_of: dict[str, Any] = {}
     for at in canvas.axes:
         handles, labels = at.get_legend_handles_labels()
-        found = dict(zip(labels, handles, strict=True)) | found
-    found = dict(sorted(found.items(), key=lambda entry: isinstance(entry[1], Line2D)))
-    if len(found) > 1:
+        handle_of = dict(zip(labels, handles, strict=True)) | handle_of
+    handle_of = dict(sorted(handle_of.items(), key=lambda entry: isinstance(entry[1], Line2D)))
+    if len(handle_of) > 1:
         room = int(LETTERS * canvas.get_figwidth())
-        columns = max(1, min(len(found), room // (7 + max(map(len, found)))))
-        canvas.legend([*found.values()], [*found], ncols=columns, loc="outside upper left")
+        columns = max(1, min(len(handle_of), room // (7 + max(map(len, handle_of)))))
+        canvas.legend([*handle_of.values()], [*handle_of], ncols=columns, loc="outside upper left")
     return canvas

@@ -1,4 +1,4 @@
-"""The scores of a run as one table, of the rows of its blocks: all figures are made of it."""
+"""The scores of a run as one table, from the rows of its blocks: the source of all estimates."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ class Pairs(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ScoreTable:
-    """A thin class on a DataFrame: `value` is float64, NaN where a sample is unscored; all other columns are
-    categories, NaN for none. Some 30 bytes a row, besides the names of samples."""
+    """A DataFrame of scores: `value` is float64, NaN for an unscored sample; all other columns are
+    categories, NaN for none. About 30 bytes a row, besides the names of samples."""
 
     frame: pd.DataFrame
 
     @classmethod
     def from_rows(cls, rows: Iterable[Any], details: Sequence[str] = ()) -> ScoreTable:
-        """The table of rows, dataclasses or mappings, which are read once and not kept: `value` (a number;
-        None: unscored, for the `reason`), `id`, and what else they have of `COLUMNS` and `details`. Without a
-        `source` a sample is its own, without a `metric` it is "accuracy"."""
+        """The table of rows, dataclasses or mappings, which are read once: `value` (a number; None: unscored,
+        for the `reason`), `id`, and their other fields of `COLUMNS` and `details`. The default of `source` is
+        the sample itself, that of `metric` "accuracy"."""
         each = [(name, dict[Any, int](), array("i")) for name in (*COLUMNS, *details)]
         values = array("d")
         for given in rows:
@@ -64,7 +64,7 @@ class ScoreTable:
         return len(self.frame)
 
     def where(self, **wanted: Any) -> ScoreTable:
-        """The rows with these entries; a tuple stands for any of its members, None for no entry."""
+        """The rows with these entries; a tuple allows any of its members, None stands for no entry."""
         chosen = np.ones(len(self), dtype=bool)
         for name, entry in wanted.items():
             column = self.frame[name] if name in self.frame else pd.Series(np.nan, self.frame.index)
@@ -80,7 +80,7 @@ class ScoreTable:
         return self.frame[column].dropna().unique().tolist()
 
     def groups(self, *by: str) -> Iterator[tuple[tuple[Any, ...], ScoreTable]]:
-        """(entries of the columns `by`, "" for none; their rows), in order of first appearance."""
+        """(entries of the columns, "" for none; their rows), in order of first appearance."""
         for key, part in self.frame.groupby(list(by), observed=True, sort=False, dropna=False):
             yield tuple("" if entry != entry else entry for entry in key), ScoreTable(part)
 
@@ -95,48 +95,48 @@ class ScoreTable:
 
     @property
     def clusters(self) -> list[int]:
-        """A number for every row, the same where the source is."""
+        """The number of each row's source."""
         return self.frame["source"].cat.codes.tolist()
 
     def unscored(self) -> Counter[str]:
-        """Reason -> how many rows have no value for it, the commonest first."""
+        """Reason -> number of rows without a value, the commonest first."""
         reasons = self.frame.loc[self.frame["value"].isna(), "reason"].astype(object).fillna("")
         return Counter(dict(Counter(reasons).most_common()))
 
     def estimate(self, low: float | None = 0.0, high: float = 1.0) -> Estimate | None:
-        """The mean of the scored rows, clustered by source; None without any. low, high: the range of values,
-        which the interval respects; low=None: none."""
+        """The mean of the scored rows, clustered by source; None without any. low, high: the range of values
+        and of the interval; low=None: no range."""
         scored = self.scored
         if low is None:
             return statistics.mean(scored.values, scored.clusters)
         return statistics.bounded_mean(scored.values, scored.clusters, low, high)
 
     def figure(self, *, unit: str = "%", low: float | None = 0.0, high: float = 1.0, **what: Any) -> Figure:
-        """`estimate` as a row of the frame of figures; `what`: the columns that say what it is of."""
+        """`estimate` as a row of the frame of estimates; what: its dimensions."""
         return self.described(self.estimate(low, high), unit=unit, **what)
 
     def described(self, estimate: Estimate | None, *, unit: str, **what: Any) -> Figure:
-        """Another estimate of these rows, with how many are unscored and why."""
+        """A row of another estimate of this table, with the number and reasons of unscored samples."""
         if reasons := self.unscored():
             what["reasons"] = dict(reasons)
         return frames.figure(estimate, unit=unit, unscored=reasons.total(), **what)
 
     def figures(self, **what: Any) -> pd.DataFrame:
-        """A figure of every metric and variant."""
+        """An estimate of every metric and variant."""
         groups = self.groups("metric", "variant")
         return frames.frame(part.figure(**what, metric=key[0], variant=key[1]) for key, part in groups)
 
     def less(self, other: ScoreTable) -> ScoreTable:
-        """By sample and metric the value less its value in another table, NaN where one is unscored: of two
-        variants the negation gap."""
+        """Value minus value in another table, by sample and metric, NaN if one is unscored: the negation gap
+        of two variants."""
         by, theirs = ["id", "metric"], other.frame[["id", "metric", "value"]]
         both = self.frame.merge(theirs, on=by, suffixes=("", "_other"), validate="one_to_one")
         gap, variant = both["value"] - both["value_other"], pd.Categorical(["gap"] * len(both))
         return ScoreTable(both.drop(columns="value_other").assign(value=gap, variant=variant))
 
     def gap(self, affirmed: str, negated: str, **what: Any) -> list[Figure]:
-        """The negation gap of values from 0 to 1, as rows of the frame: means of two variants over the
-        samples scored in both, and their paired difference ("gap") with its test."""
+        """The negation gap of values in [0, 1], as rows: means of two variants over the samples scored in
+        both, and their paired difference ("gap") with its test."""
         rows = self.where(variant=affirmed)
         first, second, clusters = rows.pair(self.where(variant=negated))
         test = statistics.pairs_test(first, second, clusters)
@@ -149,7 +149,7 @@ class ScoreTable:
         ]
 
     def pair(self, other: ScoreTable) -> Pairs:
-        """The values of both tables of the same samples, of which each has one row."""
+        """The values of the samples that both tables have, one row each."""
         second_of = dict(zip(other.frame["id"].tolist(), other.values.tolist(), strict=True))
         columns = (self.frame[name].tolist() for name in ("id", "source", "value"))
         rows = [*zip(*columns, strict=True)]
@@ -171,14 +171,14 @@ class ScoreTable:
             ]
         )
         for name in frame.columns.drop("value", errors="ignore"):
-            frame[name] = frame[name].map(frames.harmless)
+            frame[name] = frame[name].map(frames.escape_formula)
         with atomic.write_file(path) as file:
             frame.to_csv(file, index=False, lineterminator="\n", mode="wb")
 
     @classmethod
     def read(cls, path: Path, columns: Sequence[str] = ()) -> ScoreTable:
-        """The table that `write` wrote; entries are text. columns: empty where the file has none. Raises
-        UserError where the file cannot be read."""
+        """The table of `write`; entries are text. columns: added empty if the file lacks them. Raises
+        UserError for an unreadable file."""
         try:
             frame = pd.read_csv(path, dtype=str, keep_default_na=False, na_values=[""])
             frame["value"] = frame["value"].astype(float) if "value" in frame else math.nan
@@ -186,12 +186,13 @@ class ScoreTable:
             text = frame.columns.drop("value")
             return cls(frame.assign(**{name: _category(frame[name]) for name in text}))
         except FileNotFoundError:
-            raise UserError(f"'{path}' does not exist; give the command of the run again.") from None
+            raise UserError(f"'{path}' does not exist; rerun the command of the run.") from None
         except (OSError, ValueError, pd.errors.ParserError) as error:
             raise UserError(f"'{path}' holds no scores ({error}).") from None
 
 
 def _category(column: pd.Series) -> pd.Series:
-    """Entries in the order of their first appearance, without the "'" of `figures.harmless`."""
-    entries = column.astype(object).where(column.notna(), None).map(frames.as_written, na_action="ignore")
+    """Entries in the order of their first appearance, without the "'" of `figures.escape_formula`."""
+    entries = column.astype(object).where(column.notna(), None)
+    entries = entries.map(frames.unescape_formula, na_action="ignore")
     return entries.astype(pd.CategoricalDtype([*entries.dropna().unique()]))

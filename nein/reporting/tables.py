@@ -1,11 +1,12 @@
-"""Figures as text, and tables: pivots of the frame of figures, written by pandas.
+"""Estimates as text, and tables: pivots of the frame of estimates, written by pandas.
 
-The unit alone decides the digits, so that a figure looks the same in every table, caption and badge. Rows and
-columns without a figure do not appear, so that a table serves runs with few metrics and many.
+Only the unit decides the digits, so that an estimate looks the same in every table, caption and badge. Rows
+and columns without an estimate do not appear, so that a table fits runs with few metrics and with many.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,13 +29,13 @@ def number(value: float | None, unit: str, *, digits: int | None = None, sign: b
     if value is None:
         return DASH
     scale, usual = UNITS[unit]
-    places = usual if digits is None else digits
-    return f"{round(scale * value, places) + 0.0:{'+' if sign else ''}.{places}f}"  # no "-0.0"
+    digits = usual if digits is None else digits
+    return f"{round(scale * value, digits) + 0.0:{'+' if sign else ''}.{digits}f}"  # no "-0.0"
 
 
 def text(figure: Figure | None, *, interval: Interval = "ends", digits: int | None = None) -> str:
-    """A figure with its interval, if it has one. "ends": [low, high]; "reach": ±, where both ends are equally
-    far at the digits shown, else the ends."""
+    """An estimate with its interval. "ends": [low, high]; "reach": ±, if both ends are equally far at the
+    shown digits, else the ends."""
     if figure is None or figure["value"] is None:
         return DASH
     unit, low, high = figure["unit"], figure.get("low"), figure.get("high")
@@ -52,21 +53,18 @@ def heading(title: str, higher_is_better: bool) -> str:
     return f"{title} {'↑' if higher_is_better else '↓'}"
 
 
-def widest(gaps: pd.DataFrame, *, what: str, change: str, models: str = "models") -> str | None:
-    """The widest and the smallest gap of several models (rows of `figures.gap`), in a sentence; None without
-    any.
-
-    what, change  What is measured, and what becomes what: "accuracy", "a question becomes its negation".
-    """
+def widest(gaps: pd.DataFrame, *, quantity: str, change: str, models: str = "models") -> str | None:
+    """A sentence on the widest and the smallest gap of several models (rows of `figures.gap`); None without
+    gaps. quantity, change: "accuracy", "a question becomes its negation"."""
     measured = [row for row in frames.records(gaps, statistic="gap") if row["value"] is not None]
     if not measured:
         return None
     measured.sort(key=lambda row: -row["value"])
     first, last = measured[0], measured[-1]
-    where = {"model": first["model"], "source": first.get("source", "")}
-    ends = [frames.pick(gaps, **where, statistic=end) for end in ("affirmed", "negated")]
+    entries = {"model": first["model"], "source": first.get("source", "")}
+    ends = [frames.pick(gaps, **entries, statistic=end) for end in ("affirmed", "negated")]
     shares = " to ".join(f"{text(end, interval='none')} %" for end in ends)
-    loss = f"{what} goes from {shares} when {change}: a gap of {text(first)} points"
+    loss = f"{quantity} goes from {shares} when {change}: a gap of {text(first)} points"
     if len(measured) == 1:
         return f"With {first['model']}, {loss}."
     most = f"Of {len(measured)} {models}, {first['model']} loses most: {loss}"
@@ -77,17 +75,17 @@ def widest(gaps: pd.DataFrame, *, what: str, change: str, models: str = "models"
 
 
 def estimate(interval: Interval = "ends", digits: int | None = None) -> Show:
-    """The first figure: "88.4 [87.1, 89.6]"."""
+    """Shows the first estimate: "88.4 [87.1, 89.6]"."""
     return lambda figures: text(figures[0], interval=interval, digits=digits)
 
 
 def value(digits: int | None = None) -> Show:
-    """The first figure without its interval: "88.4"."""
+    """Shows the first estimate without its interval: "88.4"."""
     return estimate("none", digits)
 
 
 def count(column: str = "n") -> Show:
-    """A column of counts: what the figures share, or the range: "48", "46-48"."""
+    """Shows a column of counts: the common count, or their range: "48", "46-48"."""
 
     def show(figures: Sequence[Figure]) -> str:
         ends = sorted({figure[column] for figure in figures if figure[column] is not None})
@@ -97,14 +95,13 @@ def count(column: str = "n") -> Show:
 
 
 def scored(figures: Sequence[Figure]) -> str:
-    """How many samples have a value, by the figure with fewest and with most, of how many were asked: "46-48
-    of 48"; of printed figures how many there are."""
-    asked = {figure["n"] + figure["unscored"] for figure in figures if figure["unscored"] is not None}
-    return f"{count()(figures)} of {max(asked):.10g}" if asked else count()(figures)
+    """The range of scored samples, of all samples: "46-48 of 48"; for published estimates their samples."""
+    totals = {figure["n"] + figure["unscored"] for figure in figures if figure["unscored"] is not None}
+    return f"{count()(figures)} of {max(totals):.10g}" if totals else count()(figures)
 
 
 def p_value(column: str = "p") -> Show:
-    """ "0.012"; of the column "p" the smallest that was possible stands there where it is 0.05 or more."""
+    """Shows "0.012"; for the column "p" the smallest possible p, if it is 0.05 or more."""
 
     def show(figures: Sequence[Figure]) -> str:
         p, least = figures[0].get(column), figures[0].get("p_least") if column == "p" else None
@@ -116,7 +113,7 @@ def p_value(column: str = "p") -> Show:
 
 
 def entry(column: str) -> Show:
-    """A column of text, of the first figure."""
+    """Shows a text column of the first estimate."""
     return lambda figures: str(figures[0].get(column, ""))
 
 
@@ -125,7 +122,7 @@ def entry(column: str) -> Show:
 
 @dataclass(frozen=True)
 class Row:
-    """A column of the frame whose entries name the rows. `names`: how an entry is shown, if otherwise."""
+    """A column of the frame whose entries name the rows. names: entry -> its text."""
 
     column: str
     title: str | None = None
@@ -134,8 +131,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Column:
-    """Those of a row's figures that have the entries `where`, shown by `show`; with `by` such a column for
-    every entry of that column of the frame: those of `order` first, then as they appear."""
+    """Shows the estimates of a row with the entries `where`, by `show`; with `by`, a column for every entry
+    of that column of the frame: those of `order` first, then as they appear."""
 
     title: str = ""
     where: Mapping[str, Any] = field(default_factory=dict)
@@ -168,8 +165,8 @@ COUNTS = (Column("scored", show=scored),)
 
 @dataclass(frozen=True)
 class Table:
-    """key: anchor and file name; rows: the columns of the frame that name a row, from left to right; where:
-    the figures that it is about, as `figures.select` takes them, by default those of the task `key`."""
+    """A pivot. key: anchor and file name; rows: the columns of the frame that name a row, from left to right;
+    where: entries for `figures.select` (default: the task `key`)."""
 
     key: str
     title: str
@@ -190,9 +187,9 @@ class Table:
             for k, row in enumerate(self.rows)
         ]
         names = sum(any(cells) for _, cells in columns)
-        for column in (one for part in self.columns for one in part.each(chosen)):
-            shown = [[figure for figure in row if column.holds(figure)] for row in rows_of.values()]
-            columns.append((column.title, [column.show(some) if some else DASH for some in shown]))
+        for column in itertools.chain.from_iterable(part.each(chosen) for part in self.columns):
+            cells = [[figure for figure in row if column.holds(figure)] for row in rows_of.values()]
+            columns.append((column.title, [column.show(some) if some else DASH for some in cells]))
         columns = [(title, cells) for title, cells in columns if {*cells} - {"", DASH}]
         rows = [[*row] for row in zip(*(cells for _, cells in columns), strict=True)]
         return Sheet(self.key, self.title, [title for title, _ in columns], rows, self.note, names)
@@ -204,7 +201,7 @@ _INTERVAL = re.compile(r" (?:± [\d.]+|\[[^]]*\])")
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table as text. names: how many columns, from the left, name a row."""
+    """A table as text. names: the number of columns, from the left, that name a row."""
 
     key: str
     title: str
@@ -214,37 +211,37 @@ class Sheet:
     names: int = 1
 
     def numbers(self) -> list[bool]:
-        """Whether a column holds numbers, which stand at the right: "88.4 [87.1, 89.6]", "–"."""
+        """Whether each column holds numbers, which are right-aligned: "88.4 [87.1, 89.6]", "–"."""
         columns = [*zip(*self.rows, strict=True)]
         return [all(map(_NUMBER.match, cells)) and {*cells} != {DASH} for cells in columns]
 
     def is_constant(self) -> bool:
-        """Whether several rows say the same, in numbers without an interval."""
-        told = {tuple(row[self.names :]) for row in self.rows}
+        """Whether several rows have the same numbers, without intervals."""
+        contents = {tuple(row[self.names :]) for row in self.rows}
         return (
             len(self.rows) > 1
-            and len(told) == 1
-            and all(re.fullmatch(r"[\d.]+", cell) for cell in told.pop())
+            and len(contents) == 1
+            and all(re.fullmatch(r"[\d.]+", cell) for cell in contents.pop())
         )
 
     def best(self) -> set[tuple[int, int]]:
         """(row, column) of the best numbers below ↑ and ↓, among rows that differ in the first name alone."""
-        found: set[tuple[int, int]] = set()
+        result: set[tuple[int, int]] = set()
         groups = pd.Series(range(len(self.rows))).groupby([str(row[1 : self.names]) for row in self.rows])
         for column, (title, is_number) in enumerate(zip(self.columns, self.numbers(), strict=True)):
             if not is_number or title[-1:] not in "↑↓":
                 continue
-            for _, places in groups:
-                cells = pd.Series({place: self.rows[place][column].partition(" ")[0] for place in places})
+            for _, members in groups:
+                cells = pd.Series({place: self.rows[place][column].partition(" ")[0] for place in members})
                 values = pd.to_numeric(cells, errors="coerce").dropna()
                 best = values.max() if title[-1] == "↑" else values.min()
                 if values.nunique() > 1:
-                    found |= {(place, column) for place in values.index[values == best]}
-        return found
+                    result |= {(place, column) for place in values.index[values == best]}
+        return result
 
 
 def sheets(tables: Iterable[Table], figures: pd.DataFrame) -> list[Sheet]:
-    """Those of the tables that have a row."""
+    """The sheets of the tables, without empty ones."""
     return [sheet for table in tables if (sheet := table.sheet(figures)).rows]
 
 
@@ -258,7 +255,7 @@ _LATEX = str.maketrans(
 
 
 def plain(sheet: Sheet, lines: int) -> str:
-    """For a terminal: the title above the table, whose rows take at most so many lines."""
+    """The text for a terminal: the title above the table, with at most `lines` rows."""
     fit = len(sheet.rows) if len(sheet.rows) <= lines else lines - 1
     more = f"\n... {len(sheet.rows) - fit} rows more" if fit < len(sheet.rows) else ""
     return f"{sheet.title}\n{pipes(sheet.rows[:fit], sheet.columns, 'simple')}{more}"
@@ -267,7 +264,7 @@ def plain(sheet: Sheet, lines: int) -> str:
 def markdown(
     sheets: Iterable[Sheet], title: str, notes: Sequence[str] = (), findings: Sequence[str] = ()
 ) -> str:
-    """All sheets under headings, then what was found in sentences, then notes on how to read it."""
+    """All sheets under headings, then the findings, then notes."""
     parts = [f"# {title}"]
     for sheet in sheets:
         rows = [[*map(markdown_cell, row)] for row in sheet.rows]
@@ -278,14 +275,14 @@ def markdown(
 
 
 def pipes(rows: Sequence[Sequence[Any]], heads: Sequence[str], form: str = "pipe") -> str:
-    """A table of cells as they are, for Markdown or, "simple", for a terminal."""
+    """A table of unchanged cells, for Markdown or, "simple", for a terminal."""
     frame = pd.DataFrame(list(rows), columns=list(heads), dtype=object)
     return frame.to_markdown(tablefmt=form, index=False, disable_numparse=True)
 
 
 def latex(sheet: Sheet, compact: bool = False) -> str:
-    """A `table` for \\usepackage{booktabs}, of more than 40 rows a `longtable`: numbers stand at the right,
-    the best are bold. compact: without intervals."""
+    """A `table` for \\usepackage{booktabs}, above 40 rows a `longtable`: numbers are right-aligned, the best
+    bold. compact: without intervals."""
     numbers, best, rows = sheet.numbers(), sheet.best(), []
     for place, row in enumerate(sheet.rows):
         cells = []
@@ -311,7 +308,7 @@ def latex_text(text: str) -> str:
 
 
 def markdown_cell(text: str) -> str:
-    """Text that stays one cell and no markup."""
+    """Text without markup, for one cell."""
     text = _one_line(text).replace("\\", "\\\\").replace("|", "\\|")
     return text.replace("<", "&lt;").replace("](", "]\\(")
 

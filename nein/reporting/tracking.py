@@ -1,4 +1,4 @@
-"""Figures for tensorboard, wandb, trackio and the other trackers of accelerate."""
+"""Estimates for tensorboard, wandb, trackio and the other trackers of accelerate."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ FOLDER = "tracking"
 _LAYOUT: Mapping[str, Mapping[str, str]] = {"tensorboard": {"dataformats": "NHWC"}, "wandb": {}}
 
 
-def check(wanted: Sequence[str]) -> None:
-    """Raises UserError for a tracker that there is not, or that is not installed."""
-    if not wanted:
+def check(trackers: Sequence[str]) -> None:
+    """Raises UserError for an unknown tracker, or one that is not installed."""
+    if not trackers:
         return
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 
     supported = [str(getattr(key, "value", key)) for key in LOGGER_TYPE_TO_CLASS]
     installed = [str(getattr(key, "value", key)) for key in get_available_trackers()]
-    for name in wanted:
+    for name in trackers:
         if name not in supported:
             raise unknown("tracker", name, [*sorted(supported), "none"])
         if name not in installed:
             hint = "pip install -e '.[train]'" if name == "tensorboard" else f"pip install {name}"
-            raise UserError(f"The tracker '{name}' is not installed: {hint}, or say --trackers none.")
+            raise UserError(f"The tracker '{name}' is not installed: {hint}, or pass --trackers none.")
 
 
 def plain(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a configuration what every tracker takes."""
+    """The entries of a configuration that every tracker takes."""
     return {key: value for key, value in config.items() if isinstance(value, int | float | str)}
 
 
 def log(
-    wanted: Sequence[str],
+    trackers: Sequence[str],
     out: Path,
     config: Mapping[str, Any],
     figures: pd.DataFrame,
     sheets: Sequence[Sheet] = (),
     pictures: Sequence[Path] = (),
 ) -> None:
-    """Gives the figures of a command to its trackers, as NAME, NAME/low, NAME/high and NAME/unscored, NAME
-    being "nein/ip2p/negative/results/removal_vqa", say; and tables and pictures to those that take them.
-    Files lie in OUT/tracking."""
+    """Sends the estimates of a command to its trackers, as NAME, NAME/low, NAME/high and NAME/unscored, where
+    NAME is "nein/ip2p/negative/results/removal_vqa", say; and tables and images to those that take them.
+    Files are in OUT/tracking."""
     from accelerate import PartialState
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
@@ -62,7 +62,7 @@ def log(
         name = "/".join(filter(None, (row[text] for text in texts)))
         values[name] = row["value"]
         values |= {f"{name}/{end}": row[end] for end in ("low", "high", "unscored") if row[end] is not None}
-    for tracker in wanted:
+    for tracker in trackers:
         tracker_class = LOGGER_TYPE_TO_CLASS[tracker]
         folder = [str(out)] if tracker_class.requires_logging_directory else []
         opened = tracker_class(FOLDER, *folder)

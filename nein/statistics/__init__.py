@@ -1,7 +1,4 @@
-"""Estimates with their intervals, tests, resampling, agreement, and the correction of judges.
-
-Functions of numbers; nothing here reads a file.
-"""
+"""Estimates with intervals, tests, agreement, and corrections for errors of judges. Reads no files."""
 
 from nein.statistics.estimates import Estimate as Estimate
 from nein.statistics.estimates import bounded_mean as bounded_mean

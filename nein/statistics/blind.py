@@ -63,12 +63,14 @@ def read_blindly(
         vectors = TfidfVectorizer(analyzer=list, sublinear_tf=True)
         # Fitted on the other folds alone: document frequencies of all texts would tell of an option which of
         # its words the question's other options repeat (docs/explanation/findings.md).
-        seen = vectors.fit_transform(learned)  # (options of the other folds, terms)
-        unseen: sparse.csr_matrix = vectors.transform(
+        train_vectors = vectors.fit_transform(learned)  # (options of the other folds, terms)
+        test_vectors: sparse.csr_matrix = vectors.transform(
             [text for text, test in zip(texts, tested, strict=True) if test]
         )
-        model = LogisticRegression(C=INVERSE_PENALTY, solver="liblinear").fit(seen, is_right[~tested])
-        scores[tested] = model.decision_function(unseen)
+        model = LogisticRegression(C=INVERSE_PENALTY, solver="liblinear").fit(
+            train_vectors, is_right[~tested]
+        )
+        scores[tested] = model.decision_function(test_vectors)
     starts = np.flatnonzero(np.diff(owners, prepend=-1))  # of every question its first option
     scores = scores.round(DIGITS)
     best = scores == np.maximum.reduceat(scores, starts)[owners]

@@ -1,6 +1,6 @@
-"""Error rates of a judge on known truth, and figures corrected for them.
+"""Error rates of a judge on known truth, and estimates corrected for them.
 
-Sensitivity is the share of present objects the judge sees, specificity the share of absent ones it does not.
+Sensitivity is the share of present objects that the judge sees, specificity that of absent ones it does not.
 """
 
 from __future__ import annotations
@@ -13,20 +13,19 @@ from typing import Literal
 import numpy as np
 
 from nein import statistics
-from nein.statistics.estimates import ENOUGH, Clusters, Estimate, bounded, numbered, pairs
+from nein.statistics.estimates import ENOUGH, Clusters, Estimate, estimate_bounded, number_clusters, pairs
 
-#: Below this sensitivity + specificity - 1 nothing is corrected: errors of the rates are multiplied by its
-#: inverse, here five.
+#: Smallest sensitivity + specificity - 1 for a correction, which multiplies errors by its inverse: five.
 MIN_YOUDEN = 0.2
-#: Half of the interval that labels are worth collecting for: a gap of 10 points between two figures that
-#: have it is found with probability 0.8 (their standard errors are 2.6 points, that of the gap 3.6).
+#: Half-width of an interval worth labelling for: a gap of 10 points between two such estimates is found with
+#: probability 0.8 (their standard errors are 2.6 points, that of the gap 3.6).
 WORTH = 0.05
 
 
 @dataclass(frozen=True)
 class Rates:
-    """None without such a case; auc: of the soft score; n_unscored: cases without a verdict, in neither
-    rate."""
+    """Error rates of a judge, None without a case. auc: of the soft score; n_unscored: cases without a
+    verdict, which enter neither rate."""
 
     sensitivity: Estimate | None
     specificity: Estimate | None
@@ -38,13 +37,13 @@ class Rates:
         """sensitivity + specificity - 1."""
         if self.sensitivity is None or self.specificity is None:
             return None
-        return propagated(lambda se, sp: se + sp - 1, self.sensitivity, self.specificity)
+        return propagate(lambda se, sp: se + sp - 1, self.sensitivity, self.specificity)
 
 
-def propagated(function: Callable[..., float], *parts: Estimate) -> Estimate:
-    """A function of independent estimates (MOVER): the distances at the ends of their intervals add up as
-    squares. One without an interval counts as known. Source: Zou & Donner, Statistics in Medicine 27 (2008);
-    Newcombe, Communications in Statistics 40 (2011)."""
+def propagate(function: Callable[..., float], *parts: Estimate) -> Estimate:
+    """A function of independent estimates, with its interval (MOVER): the effects of the ends of their
+    intervals add up as squares. An estimate without an interval counts as exact. Source: Zou & Donner,
+    Statistics in Medicine 27 (2008); Newcombe, Communications in Statistics 40 (2011)."""
     values = [part.value for part in parts]
     value = function(*values)
     down = up = 0.0
@@ -63,22 +62,21 @@ def rates(
     clusters: Sequence[Hashable],
     scores: Sequence[float | None] | None = None,
 ) -> Rates:
-    """From cases of known truth. verdicts: None where nothing can be read; scores: soft ones of "present"."""
+    """Rates from N cases of known truth. verdicts: None where unreadable; scores: soft ones of "present"."""
     shares = []
-    for there in (True, False):
-        cases = zip(present, verdicts, clusters, strict=True)
-        hits = [(v == there, c) for truth, v, c in cases if truth == there and v is not None]
+    cases = [*zip(present, verdicts, clusters, scores or [None] * len(verdicts), strict=True)]
+    for kind in (True, False):  # sensitivity, specificity
+        hits = [(v == kind, c) for truth, v, c, _ in cases if truth == kind and v is not None]
         shares.append(statistics.bounded_mean([hit for hit, _ in hits], [cluster for _, cluster in hits]))
-    given = zip(scores or [None] * len(verdicts), present, clusters, strict=True)
-    soft = [(score, truth, cluster) for score, truth, cluster in given if score is not None]
+    soft = [(score, truth, cluster) for truth, _, cluster, score in cases if score is not None]
     auc = roc_auc(*zip(*soft, strict=True)) if soft else None
     return Rates(shares[0], shares[1], auc, sum(verdict is None for verdict in verdicts))
 
 
 @dataclass(frozen=True)
 class Corrected:
-    """`value` is None where the correction is refused, with the reason. n: samples behind the correction, if
-    not those of the raw figure; needed: labels for an interval of -/+ `WORTH`, None where none suffice."""
+    """A corrected estimate; its value is None if `refused` says why. n: its samples, if not those of the raw
+    estimate; needed: labels for an interval of -/+ `WORTH`, None if no number suffices."""
 
     value: float | None
     low: float | None
@@ -88,18 +86,19 @@ class Corrected:
     needed: int | None = None
 
 
-def correct(judged: Estimate, judge: Rates, what: Literal["removal", "retention"] = "removal") -> Corrected:
-    """The share of objects really gone, from the share r that the judge no longer sees:
-    (r + Se - 1) / (Se + Sp - 1), if the judge errs on edited images as often as in its calibration. Refused
-    where Se + Sp - 1 may be as low as `MIN_YOUDEN`. Source: Rogan & Gladen, American Journal of Epidemiology
-    107 (1978).
+def correct(
+    judged: Estimate, judge: Rates, quantity: Literal["removal", "retention"] = "removal"
+) -> Corrected:
+    """The share of objects really gone, from the share r that the judge no longer sees: (r + Se - 1) /
+    (Se + Sp - 1), if the judge errs on edited images as often as in its calibration. Refused where Se + Sp -
+    1 may be as low as `MIN_YOUDEN`. Source: Rogan & Gladen, American Journal of Epidemiology 107 (1978).
 
-    Of Retention, the share of objects really still there, the rates are exchanged. Objects that the judge saw
-    before the edit are easier to see than others: the calibrated sensitivity is a lower bound at best, and a
-    figure too high for it is refused.
+    For Retention, the share of objects really still there, the rates swap. Objects that the judge saw before
+    the edit are easier to see: the calibrated sensitivity is at best a lower bound, and an estimate too high
+    for it is refused.
     """
-    hit, reject = judge.specificity, judge.sensitivity  # P(counted | it is so), P(not counted | it is not so)
-    if what == "retention":
+    hit, reject = judge.specificity, judge.sensitivity  # P(counted | true), P(not counted | false)
+    if quantity == "retention":
         hit, reject = reject, hit
     youden = judge.youden
     if hit is None or reject is None or youden is None or youden.low is None:
@@ -107,16 +106,16 @@ def correct(judged: Estimate, judge: Rates, what: Literal["removal", "retention"
     if youden.low <= MIN_YOUDEN:
         why = f"sensitivity + specificity - 1 is {youden.value:.2f} and may be as low as {youden.low:.2f}"
         return Corrected(None, None, None, f"{why}: this judge hardly tells present from absent")
-    return _in_range(
-        propagated(lambda r, yes, no: (r + no - 1) / (yes + no - 1), judged, hit, reject),
+    return _clip(
+        propagate(lambda r, yes, no: (r + no - 1) / (yes + no - 1), judged, hit, reject),
         f"{100 * judged.value:.1f} % cannot come from a judge with these error rates: it errs otherwise on "
         "these pictures than on those of the calibration",
     )
 
 
-def _in_range(found: Estimate, impossible: str, n: int | None = None) -> Corrected:
-    """A share, cut to 0 and 1, and its interval moved with it; refused where no part of that lies within."""
-    value, low, high = found.value, found.low, found.high
+def _clip(share_estimate: Estimate, impossible: str, n: int | None = None) -> Corrected:
+    """A share, clipped to [0, 1], and its interval moved with it; refused if none of it lies within."""
+    value, low, high = share_estimate.value, share_estimate.low, share_estimate.high
     assert low is not None
     assert high is not None
     if low > 1 or high < 0:
@@ -129,85 +128,86 @@ def _in_range(found: Estimate, impossible: str, n: int | None = None) -> Correct
 def prediction_powered(
     judged: Mapping[str, float | None], labels: Mapping[str, float], cluster_of: Mapping[str, Hashable]
 ) -> Corrected:
-    """The mean of the truth, from a judge's verdicts on all samples and people's labels on some, from 0 to 1.
+    """The mean of the truth in [0, 1], from a judge's verdicts on all samples and people's labels on some.
 
-    mean(label - w verdict) over a random part that is labelled + w mean(verdict) over the others, with the
-    weight w that gives the least variance; the mean of the labels alone where that has the narrower interval.
-    Source: Angelopoulos et al., "Prediction-powered inference", Science 382 (2023), and "PPI++",
-    arXiv:2311.01453.
+    mean(label - w verdict) over the labelled samples, drawn at random, + w mean(verdict) over the others,
+    with the weight w of least variance; only the mean of the labels if its interval is narrower. Source:
+    Angelopoulos et al., "Prediction-powered inference", Science 382 (2023), and "PPI++", arXiv:2311.01453.
     """
     scored = {key: value for key, value in judged.items() if value is not None}
-    both = [key for key in labels if key in scored]
-    if not both:
+    common = [key for key in labels if key in scored]
+    if not common:
         return Corrected(None, None, None, "no sample has both a label and a verdict", 0)
     others = [key for key in scored if key not in labels]
-    known = np.array([labels[key] for key in both])  # (n,) labels
-    seen, unseen = (np.array([scored[key] for key in part]) for part in (both, others))  # (n,), (m,) verdicts
-    here, there = ([cluster_of[key] for key in part] for part in (both, others))
-    weight = _tuned_weight(known, seen, unseen, numbered([*here, *there]))
+    truth = np.array([labels[key] for key in common])  # (n,) labels
+    judged_common = np.array([scored[key] for key in common])  # (n,) verdicts
+    judged_others = np.array([scored[key] for key in others])  # (m,) verdicts
+    clusters, other_clusters = ([cluster_of[key] for key in part] for part in (common, others))
+    weight = _tune_weight(truth, judged_common, judged_others, number_clusters([*clusters, *other_clusters]))
     impossible = (
         "the labels contradict the judge by more than there can be: are they a random part of the samples?"
     )
 
-    people = statistics.bounded_mean(known, here)
+    people = statistics.bounded_mean(truth, clusters)
     assert people is not None
-    alone = replace(_in_range(people, impossible, len(both)), needed=_labels_needed(people, 0.0, len(scored)))
-    rest = statistics.bounded_mean(unseen, there)
-    shift = statistics.bounded_mean(known - weight * seen, here, -1.0, 1.0, yes_no=True)
-    if not weight or rest is None or shift is None:
+    alone = replace(_clip(people, impossible, len(common)), needed=_labels_needed(people, 0.0, len(scored)))
+    others_mean = statistics.bounded_mean(judged_others, other_clusters)
+    shift = statistics.bounded_mean(truth - weight * judged_common, clusters, -1.0, 1.0, yes_no=True)
+    if not weight or others_mean is None or shift is None:
         return alone
-    found = propagated(lambda moved, mean: moved + weight * mean, shift, rest)
-    tuned = _in_range(found, impossible, len(both))
+    total = propagate(lambda moved, mean: moved + weight * mean, shift, others_mean)
+    tuned = _clip(total, impossible, len(common))
     if not tuned.refused and _width(tuned) >= _width(alone):
         return alone
-    return replace(tuned, needed=_labels_needed(shift, weight * _width(rest) / 2, len(scored)))
+    return replace(tuned, needed=_labels_needed(shift, weight * _width(others_mean) / 2, len(scored)))
 
 
-def _tuned_weight(known: np.ndarray, seen: np.ndarray, unseen: np.ndarray, numbers: np.ndarray) -> float:
-    """The weight from 0 to 1 with the least cluster-robust variance of mean(known) + w (mean(unseen) -
-    mean(seen)); 0 where fewer than `ENOUGH` clusters are labelled, whose spread says too little.
+def _tune_weight(truth: np.ndarray, judged: np.ndarray, others: np.ndarray, numbers: np.ndarray) -> float:
+    """The weight in [0, 1] of least cluster-robust variance of mean(truth) + w (mean(others) - mean(judged));
+    0 with fewer than `ENOUGH` labelled clusters, whose variance is too uncertain.
 
-    known, seen, unseen  Labels (n,), verdicts on the same samples (n,) and on the others (m,).
-    numbers              (n + m,) int64, the cluster of every sample.
+    truth, judged, others  Labels (n,), verdicts on the same samples (n,) and on the others (m,).
+    numbers                (n + m,) int64, the cluster of every sample.
     """
-    count = len(known)
-    if not len(unseen) or len(np.unique(numbers[:count])) < ENOUGH:
+    count = len(truth)
+    if not len(others) or len(np.unique(numbers[:count])) < ENOUGH:
         return 0.0
-    apart = np.concatenate([(seen - seen.mean()) / count, (unseen.mean() - unseen) / len(unseen)])
-    verdicts = np.bincount(numbers, apart)  # (G,): what each cluster adds to mean(seen) - mean(unseen)
-    people = np.bincount(numbers[:count], (known - known.mean()) / count, len(verdicts))  # (G,)
+    # (n + m,): the part of every sample in mean(judged) - mean(others); below (G,) by cluster
+    parts = np.concatenate([(judged - judged.mean()) / count, (others.mean() - others) / len(others)])
+    verdicts = np.bincount(numbers, parts)
+    people = np.bincount(numbers[:count], (truth - truth.mean()) / count, len(verdicts))
     spread = float(verdicts @ verdicts)
     return min(1.0, max(0.0, float(people @ verdicts) / spread)) if spread else 0.0
 
 
-def _width(found: Corrected | Estimate) -> float:
-    assert found.low is not None
-    assert found.high is not None
-    return found.high - found.low
+def _width(interval: Corrected | Estimate) -> float:
+    assert interval.low is not None
+    assert interval.high is not None
+    return interval.high - interval.low
 
 
 def _labels_needed(labelled: Estimate, fixed: float, samples: int) -> int | None:
-    """Labels with which half of the interval is `WORTH`: that of the labels' part shrinks with the root of
-    their number, `fixed`, half of that of the others' verdicts, stays."""
-    left = WORTH**2 - fixed**2
-    if left <= 0:
+    """Labels for a half-width of `WORTH`: that of the labels shrinks with the root of their number, that of
+    the other verdicts, `fixed`, stays."""
+    remaining = WORTH**2 - fixed**2
+    if remaining <= 0:
         return None
-    needed = math.ceil(labelled.n * (_width(labelled) / 2) ** 2 / left)
+    needed = math.ceil(labelled.n * (_width(labelled) / 2) ** 2 / remaining)
     return needed if needed <= samples else None
 
 
 def reliability(
     scores: Iterable[float], present: Iterable[bool], clusters: Iterable[Hashable], bins: int = 10
 ) -> tuple[list[tuple[float, Estimate]], float]:
-    """((mean soft score, share present) of equally wide bins over [0, 1] that are not empty; the expected
-    calibration error: the mean distance of both, weighted by cases). Source: Naeini et al., AAAI 2015."""
-    x = np.array([float(score) for score in scores])
-    y, where = np.array(list(present), dtype=float), list(clusters)
-    bin_of = np.clip((x * bins).astype(int), 0, bins - 1)
+    """([(mean soft score, share present)] of non-empty bins of equal width over [0, 1]; the expected
+    calibration error: their mean distance, weighted by cases). Source: Naeini et al., AAAI 2015."""
+    x = np.array([float(score) for score in scores])  # (N,)
+    y, cluster_list = np.array(list(present), dtype=float), list(clusters)  # (N,) 1.0 for present
+    bin_of = np.clip((x * bins).astype(int), 0, bins - 1)  # (N,)
     filled, error = [], 0.0
     for index in np.unique(bin_of):
         inside = np.flatnonzero(bin_of == index)
-        share = statistics.bounded_mean(y[inside].tolist(), [where[i] for i in inside])
+        share = statistics.bounded_mean(y[inside].tolist(), [cluster_list[i] for i in inside])
         assert share is not None
         filled.append((float(x[inside].mean()), share))
         error += len(inside) / len(x) * abs(filled[-1][0] - share.value)
@@ -217,15 +217,13 @@ def reliability(
 def cohen_kappa(
     first: Mapping[str, float | None], second: Mapping[str, float | None], cluster_of: Mapping[str, Hashable]
 ) -> Estimate | None:
-    """Agreement of two judges beyond chance, in any categories; None where it does not exist.
-
-    (p_o - p_e) / (1 - p_e): p_o is the share of equal verdicts, p_e what the shares of the categories of
-    either would give by chance. Source: Cohen, Educational and Psychological Measurement 20 (1960).
-    """
-    one, other, clusters = pairs(first, second, cluster_of)
+    """Agreement of two judges beyond chance, in any categories: (p_o - p_e) / (1 - p_e), p_o the share of
+    equal verdicts, p_e its expectation by chance. None where it does not exist. Source: Cohen, Educational
+    and Psychological Measurement 20 (1960)."""
+    *values, clusters = pairs(first, second, cluster_of)
     if not clusters:
         return None
-    categories, codes = np.unique(np.concatenate([one, other]), return_inverse=True)
+    categories, codes = np.unique(np.concatenate(values), return_inverse=True)  # (C,), (2 n,)
     count, (x, y) = len(categories), np.split(codes, 2)
     table = np.eye(count * count)[x * count + y]  # (n, C * C): the cell of every pair
     return _jackknife(_kappa, table, clusters)
@@ -252,9 +250,10 @@ def krippendorff_alpha(
     """
     categories = sorted({value for judge in verdicts for value in judge.values() if value is not None})
     ids = list(dict.fromkeys(key for judge in verdicts for key in judge))
-    each_of = (np.array([*map(judge.get, ids)], dtype=np.float64) for judge in verdicts)
-    counts = sum((given[:, None] == np.array(categories) for given in each_of), np.zeros((len(ids), 1)))
-    size = counts.sum(1)
+    columns = (np.array([*map(judge.get, ids)], dtype=np.float64) for judge in verdicts)
+    is_category = (column[:, None] == np.array(categories) for column in columns)  # (U, C) each
+    counts = sum(is_category, np.zeros((len(ids), 1)))
+    size = counts.sum(1)  # (U,) verdicts per sample
     used = size >= 2
     if not used.any():
         return None
@@ -275,39 +274,37 @@ def _alpha(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _jackknife(
     function: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], table: np.ndarray, clusters: Clusters
 ) -> Estimate | None:
-    """A figure from -1 to 1 of the sums of a table, (n, D); None where it is NaN. Every cluster is left out
-    once; a figure that then does not exist counts as -1. function: (B, D) sums -> (B,) figures, and how far
-    chance disagrees."""
-    numbers = numbered(clusters)
-    sums = np.stack([np.bincount(numbers, each) for each in table.T], 1)  # (G, D)
+    """An estimate in [-1, 1] from the sums of a table, (n, D); None for NaN. Leaves out every cluster once;
+    an estimate that then does not exist counts as -1. function: (B, D) sums -> (B,) estimates, and (B,) the
+    disagreement of chance."""
+    numbers = number_clusters(clusters)
+    sums = np.stack([np.bincount(numbers, column) for column in table.T], 1)  # (G, D)
     total = sums.sum(0)[None]
     with np.errstate(invalid="ignore", divide="ignore"):
         [value], [chance] = function(total)
         left_out, _ = function(total - sums)
     if np.isnan(value):
         return None
-    pulls = np.nan_to_num(left_out, nan=-1.0, neginf=-1.0) - value
+    pulls = np.nan_to_num(left_out, nan=-1.0, neginf=-1.0) - value  # (G,)
     n, sizes = len(table) * min(1.0, 2 * float(chance)), np.bincount(numbers)
-    return bounded(float(value), pulls * (len(sizes) - 1) / len(sizes), sizes, n, -1.0)
+    return estimate_bounded(float(value), pulls * (len(sizes) - 1) / len(sizes), sizes, n, -1.0)
 
 
 def roc_auc(scores: Sequence[float], truth: Sequence[bool], clusters: Sequence[Hashable]) -> Estimate | None:
-    """Area under the ROC curve, ties counted half; None unless both kinds occur.
-
-    Standard error: Obuchowski, Biometrics 53 (1997). As many samples count as the rarer kind has, which
-    bounds the variance (Birnbaum & Klose, Annals of Mathematical Statistics 28 (1957)).
-    """
+    """Area under the ROC curve, with ties as half; None unless both kinds occur. Standard error: Obuchowski,
+    Biometrics 53 (1997). The sample size is that of the rarer kind, which bounds the variance (Birnbaum &
+    Klose, Annals of Mathematical Statistics 28 (1957))."""
     from scipy.stats import rankdata
 
     x, positive = np.asarray(scores, dtype=np.float64), np.asarray(truth, dtype=bool)
     n_up, n_down = int(positive.sum()), int((~positive).sum())
     if not n_up or not n_down:
         return None
-    inside = np.empty(len(x))  # ranks among the own kind
+    inside = np.empty(len(x))  # (N,) ranks within the same kind
     inside[positive], inside[~positive] = rankdata(x[positive]), rankdata(x[~positive])
-    beaten = rankdata(x) - inside  # how many of the other kind are below, ties half
+    beaten = rankdata(x) - inside  # (N,) samples of the other kind below, ties as half
     wins = np.where(positive, beaten / n_down, 1 - beaten / n_up)
     value = float(wins[positive].mean())
     parts = (wins - value) / np.where(positive, n_up, n_down)
-    numbers = numbered(clusters)
-    return bounded(value, np.bincount(numbers, parts), np.bincount(numbers), min(n_up, n_down), 0.0)
+    numbers = number_clusters(clusters)
+    return estimate_bounded(value, np.bincount(numbers, parts), np.bincount(numbers), min(n_up, n_down), 0.0)

@@ -1,14 +1,12 @@
-"""Estimates with 95 % intervals and paired tests, clustered by source image.
-
-Samples of one source image are alike: source images are the independent units everywhere.
+"""Estimates with 95 % intervals and paired tests, clustered by source image, the independent unit.
 
 - a share: Clopper-Pearson at the effective size;
-- a mean of values within a range, from `ENOUGH` source images on: Wilson with t at the effective size;
-- a paired difference of such: Bonett-Price at the same sizes; a ratio: Bonett-Price's for ratios;
-- a mean whose range says nothing (L1, LPIPS, a cosine): Student's t with the cluster-robust standard error;
-- p of a difference: that of its interval.
+- a mean of values in a range, with `ENOUGH` source images: Wilson with t at the effective size;
+- a paired difference of these: Bonett-Price at the same sizes; a ratio: Bonett-Price's for ratios;
+- a mean without a useful range (L1, LPIPS, a cosine): Student's t with the cluster-robust standard error;
+- p of a difference: from its interval.
 
-docs/explanation/statistics.md has sources and coverage. Unscored values (None) never enter.
+Sources and coverage: docs/explanation/statistics.md. Unscored values (None) never enter.
 """
 
 from __future__ import annotations
@@ -25,18 +23,17 @@ Ends: TypeAlias = tuple[Any, Any]
 
 LEVEL = 0.95
 Z = 1.959963984540054  # the 97.5 % quantile of the normal distribution
-#: How alike samples of a picture are taken to be (intraclass correlation) while the data do not say. It
-#: weighs as much as one picture of dissenting samples.
+#: Prior intraclass correlation of samples of an image, with the weight of one image of dissenting samples.
 ALIKE = 0.6
-#: Source images from which on the spread of values within a range gives their interval; with fewer it falls
-#: short of 95 %, and they count as yes and no.
+#: Least source images whose variance gives the interval of values in a range; with fewer, coverage would be
+#: below 95 %, and values count as yes and no.
 ENOUGH = 13
 Clusters: TypeAlias = Sequence[Hashable]  # of every value, by name
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure with its 95 % interval, which a mean of one cluster, or of clusters that all agree, lacks.
+    """A number with its 95 % interval (None for a mean of one cluster, or of clusters that all agree).
 
     standard_error  Cluster-robust; None with one cluster.
     n, clusters     Values and distinct clusters that entered.
@@ -58,7 +55,7 @@ def mean(values: Sequence[float] | np.ndarray, clusters: Clusters) -> Estimate |
         return None
     x = np.asarray(values, dtype=np.float64)
     value = float(x.mean())
-    sums = np.bincount(numbered(clusters), x - value)
+    sums = np.bincount(number_clusters(clusters), x - value)
     error = _error(sums / len(x), float(np.abs(x).max()))
     if not error:
         return Estimate(value, None, None, error, len(x), len(sums))
@@ -75,13 +72,13 @@ def bounded_mean(
     *,
     yes_no: bool = False,
 ) -> Estimate | None:
-    """sum w x / sum w of values in [low, high], or None for no values. The interval is Clopper-Pearson's at
-    the effective size, or Wilson's (`ENOUGH`); with a negative `low` the values are paired differences, and
-    it is Bonett-Price's. yes_no: also values within the range count as verdicts, few of which dissent."""
-    return _bounded(values, clusters, low, high, weights, yes_no=yes_no)[0]
+    """sum w x / sum w of values in [low, high], (n,); None for no values. Interval: Clopper-Pearson at the
+    effective size, or Wilson (`ENOUGH`); for a negative `low`, of paired differences, Bonett-Price. yes_no:
+    values inside the range count as verdicts, too, of which few dissent."""
+    return _estimate_range(values, clusters, low, high, weights, yes_no=yes_no)[0]
 
 
-def _bounded(
+def _estimate_range(
     values: Sequence[float] | np.ndarray,
     clusters: Clusters,
     low: float,
@@ -90,7 +87,7 @@ def _bounded(
     *,
     yes_no: bool = False,
 ) -> tuple[Estimate | None, float | None]:
-    """`bounded_mean`, and the two-sided p of a difference of zero, by its interval."""
+    """`bounded_mean`, and the two-sided p of zero difference, from its interval."""
     x = np.asarray(values, dtype=np.float64)
     w = np.ones(len(x)) if weights is None else np.asarray(weights, dtype=np.float64)
     total = float(w.sum())
@@ -98,9 +95,10 @@ def _bounded(
         return None, None
     if x.size and not (x.min() >= low and x.max() <= high):
         raise AssertionError(f"values from {x.min()} to {x.max()} are not within [{low}, {high}]")
+    # The unit range: differences in [-1, 1], other values in [0, 1]; weights of sum 1.
     scale, offset = (max(high, -low), 0.0) if low < 0 else (high - low, low)
-    x, w = (x - offset) / scale, w / total
-    value = min(1.0, max(-1.0, float((w * total) @ x) / total))  # the last bit of a weighted mean
+    x, w = (x - offset) / scale, w / total  # (n,), (n,)
+    value = min(1.0, max(-1.0, float((w * total) @ x) / total))  # clips the last bit of a weighted mean
     up, down = float(w @ np.maximum(x, 0)), float(w @ np.maximum(-x, 0))
     binary = up + down - value**2
     graded = not yes_no and bool(np.any((x != 0) & (np.abs(x) != 1) & (w > 0)))
@@ -120,7 +118,7 @@ def _bounded(
 
 
 def _reach(freedom: int | None) -> float:
-    """Standard errors to either end of an interval, of Student's t or of the normal distribution."""
+    """Half-width of an interval in standard errors, by Student's t or the normal distribution."""
     if freedom is None:
         return Z
     from scipy.special import stdtrit
@@ -130,8 +128,8 @@ def _reach(freedom: int | None) -> float:
 
 @dataclass(frozen=True)
 class _Independent:
-    """The effective size of clustered values, the cluster-robust standard error, how many clusters; degrees
-    of freedom of t where that takes the place of the normal distribution."""
+    """Clustered values as independent ones: effective size, cluster-robust standard error, number of
+    clusters; degrees of freedom of t, None for the normal distribution."""
 
     size: float
     error: float | None
@@ -139,7 +137,7 @@ class _Independent:
     freedom: int | None = None
 
     def estimate(self, value: float, ends: Ends, n: int, scale: float = 1.0, offset: float = 0.0) -> Estimate:
-        """In the unit of the input; the value never lies outside of its interval."""
+        """The estimate in the unit of the input; its interval is widened to hold the value."""
         value, low, high = (offset + scale * float(x) for x in (value, *ends))
         error = None if self.error is None else scale * self.error
         return Estimate(value, min(value, low), max(value, high), error, n, self.clusters)
@@ -153,11 +151,11 @@ def _independent(
     n: float | None = None,
     graded: bool = False,
 ) -> _Independent:
-    """parts: what every value adds to the error, (n,); shares: its weight, (n,), of sum 1; binary: as in
-    `effective_size`; n: of an unpaired difference, whose two sides may be alike in a cluster; else
-    Kish's size of unequal weights."""
-    numbers = numbered(clusters)
-    pulls, sizes = np.bincount(numbers, parts), np.bincount(numbers, shares)
+    """parts: the part of every value in the error, (n,); shares: its weight, (n,), of sum 1; binary: see
+    `effective_size`; n: size of an unpaired difference, whose sides may be alike in a cluster (default:
+    Kish's size of unequal weights)."""
+    numbers = number_clusters(clusters)
+    pulls, sizes = np.bincount(numbers, parts), np.bincount(numbers, shares)  # (G,), (G,)
     pulls, sizes = pulls[sizes > 0], sizes[sizes > 0]
     error = _error(pulls, 1.0)
     size = n or 1 / float(shares @ shares)
@@ -170,9 +168,9 @@ def _independent(
     return _Independent(float(size), error, len(sizes), len(sizes) - 1 if graded else None)
 
 
-def bounded(value: float, pulls: np.ndarray, sizes: np.ndarray, n: float, low: float) -> Estimate:
-    """A figure from `low` to 1 that is no mean. pulls: what every cluster adds to its error, (G,); sizes:
-    its samples, (G,); n: how many yes/no samples would have at most the figure's variance."""
+def estimate_bounded(value: float, pulls: np.ndarray, sizes: np.ndarray, n: float, low: float) -> Estimate:
+    """An estimate in [low, 1] that is no mean. pulls: the part of every cluster in its error, (G,); sizes:
+    its samples, (G,); n: the number of yes/no samples with at most this variance."""
     scale, count = 1 - low, int(sizes.sum())
     share, error = (value - low) / scale, _error(pulls / scale, 1.0)
     robust, binary = None if error is None else n * error**2, share * (1 - share)
@@ -183,7 +181,7 @@ def bounded(value: float, pulls: np.ndarray, sizes: np.ndarray, n: float, low: f
 
 
 def _error(parts: np.ndarray, size: float) -> float | None:
-    """Cluster-robust standard error from what every cluster pulls; 0 where all of it is rounding."""
+    """Cluster-robust standard error from the part of every cluster, (G,); 0 if all are rounding errors."""
     count = len(parts)
     if count < 2:
         return None
@@ -194,18 +192,17 @@ def _error(parts: np.ndarray, size: float) -> float | None:
 def pairs(
     first: Mapping[str, float | None], second: Mapping[str, float | None], cluster_of: Mapping[str, Hashable]
 ) -> tuple[np.ndarray, np.ndarray, list[Hashable]]:
-    """Both values and the cluster of every id that is scored in both."""
-    one, other = (np.array([*map(side.get, first)], dtype=np.float64) for side in (first, second))
-    both = ~(np.isnan(one) | np.isnan(other))
-    return one[both], other[both], [*map(cluster_of.__getitem__, itertools.compress(first, both))]
+    """The values of both, (n,) each, and the clusters, of the ids that are scored in both."""
+    x, y = (np.array([*map(side.get, first)], dtype=np.float64) for side in (first, second))
+    is_scored = ~(np.isnan(x) | np.isnan(y))
+    return x[is_scored], y[is_scored], [*map(cluster_of.__getitem__, itertools.compress(first, is_scored))]
 
 
 def difference_of_means(
     first: Mapping[Hashable, float], second: Mapping[Hashable, float], cluster_of: Mapping[Hashable, Hashable]
 ) -> Estimate | None:
-    """Mean of `first` minus mean of `second`, values from 0 to 1 by id; None where one has none. Paired where
-    both have the same ids, else with Agresti-Caffo's interval at the effective sizes, and `n` is the larger
-    number of values."""
+    """Mean of `first` minus mean of `second`, values in [0, 1] by id; None if one is empty. Paired for equal
+    ids; else with Agresti-Caffo's interval at the effective sizes, and `n` of the larger one."""
     if not first or not second:
         return None
     x, y = (np.fromiter(side.values(), np.float64, len(side)) for side in (first, second))
@@ -213,42 +210,41 @@ def difference_of_means(
     if first.keys() == second.keys():
         paired = np.fromiter((second[key] for key in first), np.float64, len(x))
         return bounded_mean(x - paired, clusters[: len(x)], -1.0, 1.0)
-    one, other, n = float(x.mean()), float(y.mean()), max(len(x), len(y))
-    parts = np.concatenate([(x - one) / len(x), (other - y) / len(y)])
-    shares = np.concatenate([np.full(len(x), 0.5 / len(x)), np.full(len(y), 0.5 / len(y))])
-    binary = n * (one * (1 - one) / len(x) + other * (1 - other) / len(y))
+    mean_x, mean_y, n = float(x.mean()), float(y.mean()), max(len(x), len(y))
+    parts = np.concatenate([(x - mean_x) / len(x), (mean_y - y) / len(y)])
+    shares = np.concatenate([np.full(len(x), 0.5 / len(x)), np.full(len(y), 0.5 / len(y))])  # (n_x + n_y,)
+    binary = n * (mean_x * (1 - mean_x) / len(x) + mean_y * (1 - mean_y) / len(y))
     independent = _independent(parts, shares, clusters, binary, n)
     effect = n / independent.size
-    ends = agresti_caffo(one, len(x) / effect, other, len(y) / effect)
-    return independent.estimate(one - other, ends, n)
+    ends = agresti_caffo(mean_x, len(x) / effect, mean_y, len(y) / effect)
+    return independent.estimate(mean_x - mean_y, ends, n)
 
 
 def pairs_ratio(above: np.ndarray, below: np.ndarray, clusters: Clusters) -> Estimate | None:
-    """mean(above) / mean(below) of pairs, (n,) float64 from 0 to 1; None for a zero below."""
+    """mean(above) / mean(below) of pairs, (n,) float64 in [0, 1]; None if the denominator is 0."""
     if not below.sum():
         return None
-    top, bottom, both = float(above.mean()), float(below.mean()), float((above * below).mean())
-    value, first, second = top / bottom, top - both, bottom - both
+    top, bottom, mean_both = float(above.mean()), float(below.mean()), float((above * below).mean())
+    value, first, second = top / bottom, top - mean_both, bottom - mean_both
     n, scale = len(above), max(1.0, value)
-    binary = (first + second * value**2 + both * (1 - value) ** 2) / scale**2
+    binary = (first + second * value**2 + mean_both * (1 - value) ** 2) / scale**2
     parts = (above - value * below) / (scale * n)
     independent = _independent(parts, np.full(n, 1 / n), clusters, binary)
-    ends = bonett_price_ratio(*(independent.size * share for share in (both, first, second)))
-    found = independent.estimate(value, ends, n)
-    error = found.standard_error
-    return replace(found, standard_error=None if error is None else error * scale / bottom)
+    ends = bonett_price_ratio(*(independent.size * share for share in (mean_both, first, second)))
+    ratio = independent.estimate(value, ends, n)
+    error = ratio.standard_error
+    return replace(ratio, standard_error=None if error is None else error * scale / bottom)
 
 
 @dataclass(frozen=True)
 class PairedTest:
     """The difference of two runs over the samples scored in both.
 
-    p           Two-sided: below 0.05 where the interval excludes 0, never below `least`; 1.0 where nothing
-                differs, None of fewer than `FEWEST` clusters, or of unbounded values without standard error.
-    least       The smallest p that so many clusters can give if each may change sides, 2 / 2^G; None for
-                unbounded values.
+    p           Two-sided: below 0.05 if the interval excludes 0, never below `least`; 1.0 for equal values,
+                None for fewer than `FEWEST` clusters, or unbounded values without a standard error.
+    least       The smallest possible p of a sign-flip test of G clusters, 2 / 2^G; None for unbounded values.
     detectable  The smallest true difference that is found with probability `POWER`.
-    needed      Clusters to find the observed one with that probability; None where nothing differs.
+    needed      Clusters to find the observed difference with that probability; None for equal values.
     """
 
     difference: Estimate
@@ -260,18 +256,18 @@ class PairedTest:
 
 
 POWER = 0.8
-FEWEST = 6  # clusters with which p can be below 5 % at all, 2 / 2^6
-#: A mean of differences that is this small beside the largest of them is 0 but for the order of additions.
+FEWEST = 6  # clusters for which p can be below 5 %, 2 / 2^6
+#: A mean of differences below this part of the largest is 0 but for the order of additions.
 ROUNDING = 1e-12
 
 
 def pairs_test(
-    one: np.ndarray, other: np.ndarray, clusters: Clusters, span: float | None = 1.0
+    first: np.ndarray, second: np.ndarray, clusters: Clusters, span: float | None = 1.0
 ) -> PairedTest | None:
-    """Values of the same samples, (n,) each; None without any. span: how far apart two values can be; None
-    for values whose range says nothing (`mean`)."""
-    apart, p, least = one - other, None, None
-    difference, p = _bounded(apart, clusters, -span, span) if span else (mean(apart, clusters), None)
+    """The test of two values of the same samples, (n,) each; None without samples. span: the largest possible
+    difference; None for values without a useful range (`mean`)."""
+    apart, p, least = first - second, None, None
+    difference, p = _estimate_range(apart, clusters, -span, span) if span else (mean(apart, clusters), None)
     if difference is None:
         return None
     if p is not None:
@@ -285,7 +281,7 @@ def pairs_test(
     detectable, needed = _power(difference, equal)
     if needed and least:
         needed = max(needed, FEWEST)
-    return PairedTest(difference, (float(one.mean()), float(other.mean())), p, least, detectable, needed)
+    return PairedTest(difference, (float(first.mean()), float(second.mean())), p, least, detectable, needed)
 
 
 def _power(difference: Estimate, equal: bool) -> tuple[float | None, int | None]:
@@ -304,7 +300,7 @@ def _power(difference: Estimate, equal: bool) -> tuple[float | None, int | None]
 
 
 def p_value(deviation: float, freedom: int | None) -> float:
-    """Two-sided p of so many standard errors, of Student's t or of the normal distribution."""
+    """Two-sided p of a deviation in standard errors, by Student's t or the normal distribution."""
     from scipy.special import ndtr, stdtr
 
     below = ndtr(-abs(deviation)) if freedom is None else stdtr(freedom, -abs(deviation))
@@ -316,32 +312,31 @@ def holm(p_values: Sequence[float]) -> list[float]:
     p = np.asarray(p_values, dtype=np.float64)
     order = p.argsort(kind="stable")
     p[order] = np.maximum.accumulate(np.minimum(1.0, p[order] * np.arange(len(p), 0, -1)))
-    return [float(each) for each in p]
+    return [float(value) for value in p]
 
 
-def numbered(clusters: Clusters) -> np.ndarray:
-    """(n,) int64: a number for every cluster, from 0, in order of first appearance."""
+def number_clusters(clusters: Clusters) -> np.ndarray:
+    """(n,) int64: the number of each value's cluster, from 0 in order of first appearance."""
     numbers: dict[Hashable, int] = {}
     return np.fromiter((numbers.setdefault(name, len(numbers)) for name in clusters), np.int64)
 
 
-# --- intervals at the size that independent samples would have: of numbers or arrays, within the range -----
+# --- intervals at the effective size, of numbers or arrays, within the range -------------------------------
 
 
 def effective_size(n: Any, usual: Any, binary: Any, spread: Any, robust: Any, *, graded: bool = False) -> Any:
-    """How many independent yes/no samples tell as much: n / design effect.
+    """The number of independent yes/no samples with the same information: n / design effect.
 
     n       Samples.
-    usual   Samples in the picture of a sample drawn at random, sum b^2 / sum b.
+    usual   Mean samples in the image of a random sample, sum b^2 / sum b over images of b samples.
     binary  Variance of a value if all values were at the ends of their range, with the same mean.
     spread  Variance of a value.
-    robust  n times the cluster-robust variance of the mean; None where there is one picture.
-    graded  Values lie between the ends: what is assumed has their spread, not that of yes and no.
+    robust  n times the cluster-robust variance of the mean; None for one image.
+    graded  Whether values lie between the ends; the prior then has their variance, not that of yes and no.
 
-    The design effect is robust / binary, with the intraclass correlation kept between 0 and 1. Few dissenting
-    samples (n binary) say little about it, none nothing: it is averaged with the one that `ALIKE` gives, by
-    the weight of one image. The size is Korn & Graubard's, Survey Methodology 24 (1998), without their
-    factor of t; the average is ours.
+    The design effect is robust / binary, with an intraclass correlation in [0, 1]. Few dissenting samples
+    (n binary) say little about it: it is averaged with the prior of `ALIKE`, by the weight of one image. The
+    size is Korn & Graubard's, Survey Methodology 24 (1998), without their factor of t; the average is ours.
     """
     usual = np.maximum(usual, 1.0)
     dissent, assumed = n * binary, 1 + (usual - 1) * ALIKE
@@ -351,13 +346,13 @@ def effective_size(n: Any, usual: Any, binary: Any, spread: Any, robust: Any, *,
             if robust is None
             else np.clip(np.nan_to_num(np.divide(robust, spread), nan=1.0), 1.0, usual)
         )
-        seen = np.nan_to_num(np.divide(spread, binary) * alike, nan=1.0)
+        observed = np.nan_to_num(np.divide(spread, binary) * alike, nan=1.0)
         assumed *= spread / binary if graded else 1.0
-    return n * (dissent + usual) / (dissent * seen + usual * assumed)
+    return n * (dissent + usual) / (dissent * observed + usual * assumed)
 
 
 def clopper_pearson(share: Any, n: Any) -> Ends:
-    """Of a share of n samples; n need not be whole. Source: Clopper & Pearson, Biometrika 26 (1934)."""
+    """Interval of a share of n samples (n: any real). Source: Clopper & Pearson, Biometrika 26 (1934)."""
     from scipy.special import betaincinv
 
     yes, no = np.multiply(share, n), np.multiply(1 - np.asarray(share), n)
@@ -367,8 +362,8 @@ def clopper_pearson(share: Any, n: Any) -> Ends:
 
 
 def bonett_price(up: Any, down: Any, n: Any) -> Ends:
-    """(middle, standard error) of a paired difference, up - down, the shares of n pairs that say +1 and -1; a
-    pair is added to either. Source: Bonett & Price, Journal of Educational and Behavioral Statistics 37
+    """(middle, standard error) of a paired difference up - down, the shares of +1 and -1 among n pairs, with
+    a pair added to each. Source: Bonett & Price, Journal of Educational and Behavioral Statistics 37
     (2012)."""
     more, less = (np.multiply(up, n) + 1) / (n + 2), (np.multiply(down, n) + 1) / (n + 2)
     middle = more - less
@@ -376,27 +371,26 @@ def bonett_price(up: Any, down: Any, n: Any) -> Ends:
 
 
 def agresti_caffo(first: Any, n_first: Any, second: Any, n_second: Any) -> Ends:
-    """Of the difference of two independent shares: a yes and a no are added to both. Source: Agresti & Caffo,
-    The American Statistician 54 (2000)."""
-    one, other = (first * n_first + 1) / (n_first + 2), (second * n_second + 1) / (n_second + 2)
-    reach = Z * np.sqrt(one * (1 - one) / (n_first + 2) + other * (1 - other) / (n_second + 2))
-    return np.maximum(-1.0, one - other - reach), np.minimum(1.0, one - other + reach)
+    """Interval of the difference of two independent shares, with a yes and a no added to both. Source:
+    Agresti & Caffo, The American Statistician 54 (2000)."""
+    p_first, p_second = (first * n_first + 1) / (n_first + 2), (second * n_second + 1) / (n_second + 2)
+    reach = Z * np.sqrt(p_first * (1 - p_first) / (n_first + 2) + p_second * (1 - p_second) / (n_second + 2))
+    return np.maximum(-1.0, p_first - p_second - reach), np.minimum(1.0, p_first - p_second + reach)
 
 
-def bonett_price_ratio(both: Any, first: Any, second: Any) -> Ends:
-    """Of the ratio of two paired shares, (both + first) / (both + second), from the numbers of pairs in which
-    both, the first alone and the second alone are yes. Source: Bonett & Price, Statistics in Medicine 25
-    (2006)."""
-    n, above, below = both + first + second, both + first, both + second
-    apart = np.sqrt((first + second + 2) / ((above + 1) * (below + 1)))
-    each = [np.sqrt((1 - (x + 1) / (n + 2)) / (x + 1)) for x in (above, below)]
-    z = Z * apart / (each[0] + each[1])
+def bonett_price_ratio(n_both: Any, n_first: Any, n_second: Any) -> Ends:
+    """Interval of the ratio of two paired shares, from the numbers of pairs in which both, only the first and
+    only the second are yes. Source: Bonett & Price, Statistics in Medicine 25 (2006)."""
+    n, above, below = n_both + n_first + n_second, n_both + n_first, n_both + n_second
+    apart = np.sqrt((n_first + n_second + 2) / ((above + 1) * (below + 1)))
+    weights = [np.sqrt((1 - (x + 1) / (n + 2)) / (x + 1)) for x in (above, below)]
+    z = Z * apart / (weights[0] + weights[1])
     (low, high), (least, most) = (wilson(x, n, z) for x in (above, below))
     return low / most, high / least
 
 
 def wilson(yes: Any, n: Any, z: Any) -> Ends:
-    """Of `yes` of n samples, z standard errors on either side. Source: Wilson, Journal of the American
-    Statistical Association 22 (1927)."""
+    """Interval of the share yes / n, of z standard errors on each side. Source: Wilson, Journal of the
+    American Statistical Association 22 (1927)."""
     middle, reach = 2 * yes + z**2, z * np.sqrt(z**2 + 4 * yes * (1 - yes / n))
     return (middle - reach) / (2 * (n + z**2)), (middle + reach) / (2 * (n + z**2))

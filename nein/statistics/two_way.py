@@ -1,14 +1,14 @@
-"""Four scores of two captions and two pictures, split into parts: what the caption, the picture and both
-together decide.
+"""The parts of caption, image and their interaction in four scores of two captions and two images.
 
-Of scores s[c, i], c = 0 the caption that affirms and 1 the one that denies, i = 0 the picture with the thing
-and 1 the one without it, the two-way decomposition without a rest is
+For scores s[c, i], caption c = 0 affirms the thing and 1 denies it, image i = 0 has the thing and 1 lacks it:
 
-    s[c, i] = mean + (+-) text / 2 + (+-) picture / 2 + (+-) interaction / 2,
+    s[c, i] = mean + (+-) text / 2 + (+-) picture / 2 + (+-) interaction / 2, where
 
-"text" the mean of the affirming less the mean of the denying caption, "picture" the mean with less the mean
-without the thing, and "interaction" the mean of the two pairs that are true less that of the two that are
-false. Source: the additive projection of Hessel & Lee (EMNLP 2020, arXiv:2010.06572), on the four scores.
+text         mean of the affirming caption - mean of the denying caption,
+picture      mean of the image with the thing - mean of the image without it,
+interaction  mean of the two true pairs - mean of the two false pairs.
+
+Source: the additive projection of Hessel & Lee (EMNLP 2020, arXiv:2010.06572), on the four scores.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 from nein.statistics.estimates import Estimate, bounded_mean, mean
 
 PARTS = TEXT, PICTURE, INTERACTION = "text", "picture", "interaction"
+# (part, caption, image): the signs of text, picture and interaction
 _SIGNS = np.array([[[1, 1], [-1, -1]], [[1, -1], [1, -1]], [[1, -1], [-1, 1]]]) / 2
 
 
@@ -31,7 +32,7 @@ def parts(scores: np.ndarray) -> np.ndarray:
 def effects(
     scores: np.ndarray, clusters: Sequence[Hashable], span: float | None = None
 ) -> dict[str, Estimate | None]:
-    """Part -> its mean over the pairs. span: length of the range of the scores; None for none."""
+    """Part -> its mean over the pairs. scores: (N, 2, 2); span: width of their range; None for none."""
     named = zip(PARTS, parts(scores).T, strict=True)
     if span is None:
         return {name: mean(column, clusters) for name, column in named}
@@ -39,25 +40,25 @@ def effects(
 
 
 def shares(scores: np.ndarray, clusters: Sequence[Hashable]) -> dict[str, Estimate | None]:
-    """Part -> its share of the sum of squares; they add up to 1. None where all scores are equal."""
-    squares = parts(scores) ** 2
+    """Part -> its share of the sum of squares, of sum 1; None where all scores are equal."""
+    squares = parts(scores) ** 2  # (N, 3)
     return {name: _share(squares[:, index], squares.sum(1), clusters) for index, name in enumerate(PARTS)}
 
 
 def text_alone(scores: np.ndarray, clusters: Sequence[Hashable]) -> Estimate | None:
-    """text^2 / (text^2 + interaction^2), summed over all pairs: 1.0 where the gap of the captions is the same
-    whatever is seen, 0.0 where it turns round with the picture; None where there is no gap."""
+    """text^2 / (text^2 + interaction^2), summed over pairs: 1.0 if the gap between captions is the same for
+    both images, 0.0 if it flips with the image; None without a gap."""
     text, _, interaction = parts(scores).T ** 2
     return _share(text, text + interaction, clusters)
 
 
 def same_caption(scores: np.ndarray, clusters: Sequence[Hashable]) -> Estimate | None:
-    """The share of pairs in which both pictures choose the same caption; equal scores choose either."""
+    """The share of pairs in which both images choose the same caption; equal scores choose each by half."""
     x = np.asarray(scores, dtype=np.float64).reshape(-1, 2, 2)
-    affirms = (1 + np.sign(x[:, 0] - x[:, 1])) / 2
+    affirms = (1 + np.sign(x[:, 0] - x[:, 1])) / 2  # (N, image): 1 for the affirming caption, 0.5 for a tie
     return bounded_mean(affirms.prod(1) + (1 - affirms).prod(1), clusters)
 
 
-def _share(part: np.ndarray, whole: np.ndarray, clusters: Sequence[Hashable]) -> Estimate | None:
-    values = np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
-    return bounded_mean(np.minimum(values, 1.0), clusters, weights=whole)
+def _share(part: np.ndarray, total: np.ndarray, clusters: Sequence[Hashable]) -> Estimate | None:
+    values = np.divide(part, total, out=np.zeros_like(part), where=total > 0)
+    return bounded_mean(np.minimum(values, 1.0), clusters, weights=total)

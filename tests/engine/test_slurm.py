@@ -121,7 +121,7 @@ def test_every_job_of_nein_slurm_makes_its_share_and_a_last_one_the_report(tmp_p
     done = commands.outcome(capsys, *arguments(tmp_path))
     assert done.code == 0, done.stderr
     assert "Submitted 2 jobs, 12_0 to 12_1, one share each.\n" in done.stdout
-    assert "which makes what is left and the report, which begins when 12 has ended." in done.stdout
+    assert "which makes missing blocks and the report, which starts when 12 has ended." in done.stdout
     run = tmp_path / "out" / "identity" / "negative"
     deadline = time.monotonic() + 240
     while not (tmp_path / "out" / "table.md").exists() and time.monotonic() < deadline:

@@ -52,7 +52,7 @@ def test_the_correction_inverts_what_the_judge_does_exactly():
     assert found.low < plain.low
     for ones in (820, 80):  # a share above 1 or below 0 is cut, and the end on the other side moved with it
         found = calibration.correct(judged := share(ones, 1000), rates)
-        raw = calibration.propagated(
+        raw = calibration.propagate(
             lambda r, yes, no: (r + no - 1) / (yes + no - 1), judged, rates.specificity, rates.sensitivity
         )
         share_of = 1.0 if raw.value > 1 else 0.0
@@ -136,7 +136,7 @@ def test_few_labels_keep_to_the_range_and_give_a_wide_interval(truths):
 
 def test_distances_at_the_ends_add_up_as_squares_each_on_its_side():
     one, other = share(30, 100), share(50, 100)
-    found = calibration.propagated(lambda a, b: a - b, one, other)
+    found = calibration.propagate(lambda a, b: a - b, one, other)
     low = -0.2 - math.hypot(0.3 - one.low, other.high - 0.5)
     assert (found.value, found.low) == pytest.approx((-0.2, low))
     assert found.high == pytest.approx(-0.2 + math.hypot(one.high - 0.3, 0.5 - other.low))

@@ -60,7 +60,7 @@ def test_a_training_checkpoint_becomes_a_folder_that_can_be_evaluated(
     code, text, error = convert(tmp_path / "last.ckpt", tmp_path / "out", "--ema", "--base", base)
     assert (code, error) == (0, "")
     assert "averaged (EMA)" in text
-    assert "Not read: pathlib" in text
+    assert "Ignored classes: pathlib" in text
     common = ("--data", make_data(1, 2), "--metrics", "l1", "--control", "none", "--editor-options.steps", 2)
     done = evaluate("--editor", tmp_path / "last.ckpt", *common, "--out", tmp_path / "no")
     assert done.code == 2

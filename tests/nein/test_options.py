@@ -108,7 +108,7 @@ def test_an_editor_of_the_users_has_the_users_name_or_one_of_its_own(tmp_path):
     assert exchanged.identity() == twin.identity()
     [same] = choose(f"ip2p=magicbrush={folder}")
     assert same.identity() == row.identity()
-    with pytest.raises(UserError, match="have one name, 'mine'"):
+    with pytest.raises(UserError, match="have the same name, 'mine'"):
         choose(f"mine={folder},mine=ip2p")
 
 

@@ -130,7 +130,7 @@ def test_the_widest_and_the_smallest_gap_are_a_sentence():
         rows = [{"value": value, "low": value - 0.1, "high": value + 0.1} for value in gaps.values()]
         several = [figures.gap(0.6, 0.1, row, model=name) for name, row in zip(gaps, rows, strict=True)]
         frame = figures.frame(row for gap in several for row in gap)
-        return tables.widest(frame, what="accuracy", change="x becomes y")
+        return tables.widest(frame, quantity="accuracy", change="x becomes y")
 
     loss = "accuracy goes from 60.0 % to 10.0 % when x becomes y: a gap of 50.0 [40.0, 60.0] points"
     assert said(three=0.1, one=0.5, two=0.2) == (

@@ -173,7 +173,7 @@ def make_finding(frame: pd.DataFrame) -> list[str]:
     rows = [row for row in frames.records(_gaps(frame)) if row["measure"].startswith("recall")]
     sentence = widest(
         frames.frame({**row, "model": f"{row['model']} ({row['data']}, {row['variant']})"} for row in rows),
-        what=f"text-to-image recall at {K}",
+        quantity=f"text-to-image recall at {K}",
         change="a caption says what is absent",
         models="models and data sets",
     )

@@ -42,7 +42,7 @@ def make_page(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig
             raise UserError(
                 f"'{first.name}' and '{other.name}' were asked different questions; give each a report."
             )
-    finding = widest(negation_gaps(finished), what="accuracy", change="a question becomes its negation")
+    finding = widest(negation_gaps(finished), quantity="accuracy", change="a question becomes its negation")
     # Only the published questions stand next to the paper's numbers.
     comparable = {
         run.name: (run.figures, run.manifest["reference"])

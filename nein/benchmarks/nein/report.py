@@ -120,7 +120,7 @@ def finding(frame: pd.DataFrame) -> list[str]:
     change = '"Remove the X." becomes a sentence that says X is absent'
     for metric, judge in REMOVALS.items():
         gaps, what = frames.select(estimates.headline(frame), metric=metric), f"Removal (judged by {judge})"
-        if sentence := tables.widest(gaps, what=what, change=change, models="editors"):
+        if sentence := tables.widest(gaps, quantity=what, change=change, models="editors"):
             return [sentence]
     for where, lowest, highest in _FINDINGS:
         for metric, judge in REMOVALS.items():
