@@ -24,7 +24,7 @@ from nein import metrics
 from nein.loading.digests import pixel_digest
 from nein.metrics import presence
 from nein.metrics.base import MemoryStore
-from nein.metrics.judges.base import template
+from nein.metrics.judges.base import find_template
 from nein.metrics.presence import spacy_model
 
 NAMES = ("removal_vqa", "retention_vqa", "removal_ovd", "auc_removal", "retention_ovd")
@@ -41,7 +41,7 @@ def naive(work: Sequence[common.Pair], judges: dict[str, Any], library: Any) -> 
 
     def generate(path: Path, word: str) -> str:
         judge = judges["vqa"]
-        ask = template(judge.template).ask_presence
+        ask = find_template(judge.template).ask_presence
         with Image.open(path) as image:
             inputs = judge.processor(images=image.convert("RGB"), text=ask(word), return_tensors="pt")
         inputs = inputs.to(judge.model.device, judge.model.dtype)
@@ -116,7 +116,7 @@ def ours(work: Sequence[common.Pair], judges: dict[str, Any], store: MemoryStore
 
 def forget(judges: dict[str, Any]) -> None:
     """Captions, prompts and labels are read anew, as in a new process."""
-    presence._parsed.cache_clear()
+    presence._parse.cache_clear()
     judges["vqa"]._ids.cache_clear()
     judges["ovd"]._queries.clear()
 

@@ -1,4 +1,4 @@
-"""What everything in this package shares: a score, the stores handed in, checks, and yes or no."""
+"""Shared by all metrics and judges: Score, Store, fingerprints, checks of images, parsing of yes and no."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from nein.loading.errors import UserError
 if TYPE_CHECKING:
     import numpy as np
 
-#: Pictures, (H, W, 3) uint8 each, and a list of strings per picture.
+#: Images, each (H, W, 3) uint8 RGB, and a list of strings per image.
 Images = Sequence["np.ndarray"]
 Texts = Sequence[Sequence[str]]
 
-#: A mistake the user can correct; the message is one clear sentence.
+#: Error the user can correct; the message is one sentence.
 MetricError = UserError
 
 
@@ -28,11 +28,11 @@ MetricError = UserError
 class Score:
     """One metric of one sample.
 
-    value     In the unit of the metric, never scaled by 100; None: *unscored*.
-    reason    Why it is unscored (always set then), or a sentence that explains the verdict.
-    detail    JSON-serialisable evidence: raw answer, confidence, threshold, labels.
-    features  Of a corpus metric: rows of the edited picture and of its target, (D,) float32 each.
-    again     Unscored because an endpoint gave no answer: another time it may.
+    value     In the metric's unit, never scaled by 100; None: *unscored*.
+    reason    Why it is unscored (then always set), or an explanation of the value.
+    detail    JSON-serializable evidence: raw answer, confidence, threshold, labels.
+    features  For a corpus metric: rows of edited image and target, (D,) float32 each.
+    again     Unscored because an endpoint did not answer; worth a retry.
     """
 
     value: float | None
@@ -49,8 +49,8 @@ class Score:
 
 
 class Store(Protocol):
-    """A cache of features, or of small JSON objects (what a judge said), handed in; a key names everything
-    that changes the value."""
+    """Cache of features, or of JSON objects such as a judge's replies. The caller provides it; a key must
+    name everything that changes the value."""
 
     def get(self, space: str, key: str) -> Any: ...
 
@@ -71,15 +71,14 @@ class MemoryStore:
 
 
 def fingerprint(description: dict[str, Any]) -> str:
-    """20 hexadecimal digits over `description` without path, device and batch size, which change no result
-    beyond rounding, and without what an endpoint is found to refuse."""
-    left_out = ("reference", "device", "batch_size", "adapted")
-    decides = {key: value for key, value in description.items() if key not in left_out}
-    return json_digest(decides)[:20]
+    """20 hexadecimal digits over `description`, except path, device and batch size, which change results by
+    rounding at most, and except parameters that an endpoint has refused."""
+    ignored = ("reference", "device", "batch_size", "adapted")
+    return json_digest({key: value for key, value in description.items() if key not in ignored})[:20]
 
 
 class Described:
-    """A model; its `describe()`, JSON-serialisable, holds all that decides a result."""
+    """Base of models. `describe()` is JSON-serializable and holds all that decides a result."""
 
     @cached_property
     def fingerprint(self) -> str:
@@ -90,70 +89,71 @@ class Described:
 
 
 def check_image(image: Any) -> np.ndarray:
-    """(H, W, 3) uint8 with H, W >= 1; raises MetricError otherwise."""
+    """Returns the image. Raises MetricError unless it is (H, W, 3) uint8 with H, W >= 1."""
     import numpy as np
 
     if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
         array = isinstance(image, np.ndarray)
-        got = f"{image.dtype} of shape {image.shape}" if array else type(image).__name__
-        raise MetricError(f"An image must be a uint8 array of shape (height, width, 3), not {got}.")
+        actual = f"{image.dtype} of shape {image.shape}" if array else type(image).__name__
+        raise MetricError(f"An image must be a uint8 array of shape (height, width, 3), not {actual}.")
     if image.size == 0:
         raise MetricError(f"An image must have at least one pixel, not shape {image.shape}.")
     return image
 
 
 def check_finite(*numbers: float | None) -> None:
-    """Raises ValueError for a number that is not finite: NaN is above no threshold."""
+    """Raises ValueError for a number that is not finite: NaN would count as below every threshold."""
     if any(number is not None and not math.isfinite(number) for number in numbers):
         raise ValueError("the model gave a number that is not finite")
 
 
-def check_images(images: Sequence[Any], lists: Sequence[Any], what: str) -> None:
+def check_images(images: Sequence[Any], lists: Sequence[Any], kind: str) -> None:
     if len(images) != len(lists):
-        raise MetricError(f"{len(images)} pictures but {len(lists)} lists of {what} were given.")
+        raise MetricError(f"{len(images)} images but {len(lists)} lists of {kind} were given.")
     for image in images:
         check_image(image)
 
 
 _TAG = r"(?:think|thinking|thought|analysis)>"
-#: A tag that begins a reply with thoughts, and one that ends them.
+#: Opening tag of thoughts at the start of a reply, and a closing tag anywhere.
 THOUGHTS, THOUGHTS_END = (re.compile(start + _TAG, re.IGNORECASE) for start in (r"\s*<", "</"))
 
 
-def without_thoughts(text: str) -> str | None:
-    """The answer behind thoughts in tags, of which the first may lack; None where the text ends in them."""
+def strip_thoughts(text: str) -> str | None:
+    """Text after the last closing </think> tag (an opening tag may be missing); None if the tag never
+    closes."""
     answer = THOUGHTS_END.split(text)[-1]
     return None if THOUGHTS.match(answer) else answer
 
 
-_IGNORED = string.punctuation + string.whitespace + "“”‘’…"
-
-
-def chunks(items: Any, size: int) -> list[Any]:
-    """The items, at most `size` at a time."""
+def split_chunks(items: Any, size: int) -> list[Any]:
+    """Consecutive slices of at most `size` items."""
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
-def alike(items: Sequence[Any], key: Callable[[Any], Any], size: int) -> Iterator[list[Any]]:
-    """Items of equal key, at most `size` at a time."""
+def group_by(items: Sequence[Any], key: Callable[[Any], Any], size: int) -> Iterator[list[Any]]:
+    """Lists of at most `size` items with equal key."""
     by_key: dict[Any, list[Any]] = {}
     for item in items:
         by_key.setdefault(key(item), []).append(item)
-    return (part for group in by_key.values() for part in chunks(group, size))
+    return (part for group in by_key.values() for part in split_chunks(group, size))
 
 
-def paper_removed(answer: str) -> bool:
-    """NeIn's removal_eval.py (github.com/tanbuinhat/NeIn): "No" to the letter, not "no" or "No."."""
+def paper_says_removed(answer: str) -> bool:
+    """Exactly "No", not "no" or "No.", as NeIn's removal_eval.py reads it (github.com/tanbuinhat/NeIn)."""
     return answer.strip() == "No"
 
 
-def paper_present(answer: str) -> bool:
-    """NeIn's check_obj.py and retention_eval.py: "yes" in any case ("Yes." is not)."""
+def paper_says_present(answer: str) -> bool:
+    """ "yes" in any case, not "Yes.", as NeIn's check_obj.py and retention_eval.py read it."""
     return answer.strip().lower() == "yes"
 
 
+_PUNCTUATION = string.punctuation + string.whitespace + "“”‘’…"
+
+
 def parse_yes_no(answer: str) -> bool | None:
-    """By the first word behind any thoughts: "No, there is no car." -> False; "Nothing", "" -> None."""
-    words = (without_thoughts(answer) or "").split()
-    first = words[0].strip(_IGNORED).lower() if words else ""
+    """Read the first word after any thoughts: "No, there is no car." -> False; "Nothing", "" -> None."""
+    words = (strip_thoughts(answer) or "").split()
+    first = words[0].strip(_PUNCTUATION).lower() if words else ""
     return {"yes": True, "no": False}.get(first)

@@ -1,11 +1,12 @@
-"""Multiple-choice questions about pictures: what a model is asked, the wordings, and its replies; a VQA judge
-or a function as such a model. `metrics.load_choices` loads others; `metrics.letters` reads their replies.
-Such a model has `fingerprint`, `describe()` and
+"""Multiple-choice questions about images: models that answer them, their replies, the wordings of prompts.
 
-    answer(images, asked, scorings)  -> a `Reply` per question of `asked[i]`, `ChoiceQuestion`s about
-                images[i], (H, W, 3) uint8; may raise one of `MODEL_ERRORS` for the whole call
-    scorings    which of `SCORINGS` it can give
-    concurrent  questions in flight side by side (such a model has `stop()`); 0: batches of images
+`metrics.load_choices` loads a model; `metrics.letters` reads its replies. A model has `fingerprint`,
+`describe()`,
+
+    answer(images, questions, scorings)  -> a `Reply` per `ChoiceQuestion` in questions[i], about images[i],
+                (H, W, 3) uint8; may raise one of `MODEL_ERRORS` for the whole call
+    scorings    which of `SCORINGS` it supports
+    concurrent  questions in flight (then it has `stop()`); 0: batches of images
 """
 
 from __future__ import annotations
@@ -23,38 +24,37 @@ import numpy as np
 from nein.loading.digests import Json, source_digest
 from nein.loading.errors import choose, isolate, out_of_memory, reason
 from nein.loading.service import NoAnswer
-from nein.metrics.base import Images, MetricError, alike, check_finite, check_images, fingerprint
+from nein.metrics.base import Images, MetricError, check_finite, check_images, fingerprint, group_by
 from nein.metrics.chat import THINKING, Message, Sampling, Words
-from nein.metrics.chat.asking import ChatModel, in_turns
+from nein.metrics.chat.asking import ChatModel, list_cells
 from nein.metrics.judges.base import TEMPLATES, Answer
 from nein.metrics.letters import LETTERS, SCORINGS
 
-#: How a judge is asked, and by what it can be read then. "options": NeIn's yes/no question about a caption,
-#: once per option ("What is on the bed? dog"). "letters": the multiple-choice question.
+#: Way of asking a judge -> scorings it supports. "options": NeIn's yes/no question about a caption, once per
+#: option ("What is on the bed? dog"). "letters": the multiple-choice question.
 ASKINGS: dict[str, tuple[str, ...]] = {"options": SCORINGS, "letters": ("generated",)}
 
 
 @dataclass(frozen=True)
 class ChoiceQuestion:
-    """A question. prompt: its final wording; options: how many it has; question, texts: the question and the
-    options by themselves, for models asked about one option at a time."""
+    """One question; its parts are for models that are asked about one option at a time."""
 
-    prompt: Prompt
-    options: int = 2
+    prompt: Prompt  # the full wording
+    options: int = 2  # their number
     question: str = ""
-    texts: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()  # of the options
 
 
 @dataclass(frozen=True)
 class Reply:
     """One answer. Raises ValueError for log-probabilities that are not finite.
 
-    text      What the model wrote, stripped; None where it was not asked to write.
-    logprobs  Per option, the natural logarithm of the probability that the answer begins with its letter;
-              None for a letter that the server did not list, None altogether where there are none.
-    each      What was said about each option by itself ("Yes", "No"), where the model was asked so.
+    text      The written answer, stripped; None if none was requested.
+    logprobs  Per option, ln of the probability that the answer begins with its letter; None for a letter that
+              the server did not list; None altogether if unavailable.
+    each      Answer about each option alone ("Yes", "No"), if asked so.
     error     Why there is no answer.
-    version   Of the model that answered, where a server says so.
+    version   Model version that a server reports.
     """
 
     text: str | None = None
@@ -68,46 +68,48 @@ class Reply:
 
     @property
     def likeliest(self) -> str | None:
-        """The letter with the highest probability; None without probabilities or for a tie at the top."""
+        """Letter with the highest probability; None without probabilities or for a tie."""
         values = [-math.inf if value is None else value for value in self.logprobs or ()]
         if not values or max(values) == -math.inf or values.count(max(values)) > 1:
             return None
         return LETTERS[values.index(max(values))]
 
 
-#: Per image its questions.
+#: Questions per image.
 Questions = Sequence[Sequence[ChoiceQuestion]]
 
 
-def answer_each(model: Any, images: Images, asked: Questions, scorings: Sequence[str]) -> list[list[Reply]]:
-    """As `model.answer`; only the question that fails has a reply with the error. Raises MetricError."""
+def answer_each(
+    model: Any, images: Images, questions: Questions, scorings: Sequence[str]
+) -> list[list[Reply]]:
+    """`model.answer`, but a failing question gets a reply with its error. Raises MetricError."""
 
-    def answer(questions: Sequence[tuple[int, ChoiceQuestion]]) -> list[Reply]:
-        rows: dict[int, list[ChoiceQuestion]] = {}
-        for picture, question in questions:
-            rows.setdefault(picture, []).append(question)
-        replied = model.answer([images[picture] for picture in rows], list(rows.values()), scorings)
-        return [reply for row in replied for reply in row]
+    def answer(cells: Sequence[tuple[int, ChoiceQuestion]]) -> list[Reply]:
+        rows: dict[int, list[ChoiceQuestion]] = {}  # image -> its questions
+        for image, question in cells:
+            rows.setdefault(image, []).append(question)
+        replies = model.answer([images[image] for image in rows], list(rows.values()), scorings)
+        return [reply for row in replies for reply in row]
 
-    def failed(error: BaseException) -> Reply:
+    def make_reply(error: BaseException) -> Reply:
         if isinstance(error, MetricError):
             raise error
-        return Reply(error=_why(error))
+        return Reply(error=_explain(error))
 
-    every = [(i, question) for i, row in enumerate(asked) for question in row]
-    replies = iter(isolate(answer, every, failed))
-    return [[next(replies) for _ in row] for row in asked]
+    cells = [(image, question) for image, row in enumerate(questions) for question in row]
+    replies = iter(isolate(answer, cells, make_reply))
+    return [[next(replies) for _ in row] for row in questions]
 
 
 _LETTERS = Words(tuple(LETTERS), logs=True)
 
 
 class ChatChoices(ChatModel):
-    """A chat model: greedy answers, and the letters' log-probabilities, of the first token; of a served model
-    those among its 20 likeliest. A question without an answer is a reply with the error."""
+    """Multiple choice by a chat model: greedy answers, and log-probabilities of the letters as first token
+    (of a served model those among the 20 likeliest). An unanswered question gets a reply with its error."""
 
     kind, tokens = "choice", 16
-    local: ClassVar = {"batch_size": 8, "bare": ("instructblip",)}
+    defaults: ClassVar = {"batch_size": 8, "bare": ("instructblip",)}
     scorings = SCORINGS
 
     def describe(self) -> Json:
@@ -115,46 +117,50 @@ class ChatChoices(ChatModel):
         local = {"batch_size": self.chat.batch_size, "parameters": self.chat.parameters}
         return {**super().describe(), "picture": place, **({} if self.concurrent else local)}
 
-    def answer(self, images: Images, asked: Questions, scorings: Sequence[str]) -> list[list[Reply]]:
-        check_images(images, asked, "questions")
+    def answer(self, images: Images, questions: Questions, scorings: Sequence[str]) -> list[list[Reply]]:
+        check_images(images, questions, "questions")
         writes, top = "generated" in scorings, _LETTERS if "logprob" in scorings else None
         sampling = Sampling(self.max_new_tokens if writes else 1, top=top)
         replies: dict[tuple[int, int], Reply] = {}
-        for cells in self._batches(images, asked):
+        for cells in self._batches(images, questions):
             messages = []
             for i, k in cells:
-                prompt = asked[i][k].prompt
+                prompt = questions[i][k].prompt
                 split = prompt.before and self.chat.keeps_order
                 parts = (prompt.before, images[i], prompt.after) if split else (images[i], prompt.text)
                 messages.append(Message(parts))
-            for (i, k), one in zip(cells, self.chat.complete(messages, sampling), strict=True):
-                # A limit that ended within thoughts is no matter where only the first token is read.
-                if one.error is not None and (writes or getattr(one.error, "kind", "") != THINKING):
-                    replies[i, k] = Reply(error=_why(one.error))
+            for (i, k), completion in zip(cells, self.chat.complete(messages, sampling), strict=True):
+                # Thoughts that hit the token limit do not matter if only the first token is read.
+                if completion.error is not None and (
+                    writes or getattr(completion.error, "kind", "") != THINKING
+                ):
+                    replies[i, k] = Reply(error=_explain(completion.error))
                     continue
-                likely, letters = one.probabilities, LETTERS[: asked[i][k].options]
-                logprobs = None if likely is None else tuple(likely[letter] for letter in letters)
-                replies[i, k] = Reply(one.text if writes else None, logprobs, version=one.version)
-        return [[replies[i, k] for k in range(len(row))] for i, row in enumerate(asked)]
+                by_letter, letters = completion.probabilities, LETTERS[: questions[i][k].options]
+                logprobs = None if by_letter is None else tuple(by_letter[letter] for letter in letters)
+                replies[i, k] = Reply(
+                    completion.text if writes else None, logprobs, version=completion.version
+                )
+        return [[replies[i, k] for k in range(len(row))] for i, row in enumerate(questions)]
 
-    def _batches(self, images: Images, asked: Questions) -> Iterator[list[tuple[int, int]]]:
-        """(image, question) of messages that go together: of a served model all, of one that is here those
-        about as many images of one size as it takes at once, first questions first."""
+    def _batches(self, images: Images, questions: Questions) -> Iterator[list[tuple[int, int]]]:
+        """Yield batches of (image, question) indices: all for a served model; for a local one the k-th
+        questions of up to `batch_size` images of one size."""
         if self.concurrent:
-            yield in_turns(asked)
+            yield list_cells(questions)
             return
-        for group in alike(range(len(images)), lambda index: images[index].shape, self.chat.batch_size):
-            for turn in range(max((len(asked[i]) for i in group), default=0)):
-                yield [(i, turn) for i in group if turn < len(asked[i])]
+        for group in group_by(range(len(images)), lambda index: images[index].shape, self.chat.batch_size):
+            for turn in range(max((len(questions[i]) for i in group), default=0)):
+                yield [(i, turn) for i in group if turn < len(questions[i])]
 
 
-def _why(error: BaseException) -> str:
+def _explain(error: BaseException) -> str:
     return str(error) if isinstance(error, NoAnswer) else reason(error)
 
 
 class JudgeChoices:
-    """A judge asked in its own template. asking "options": `Reply.each` is what it said about every option,
-    `Reply.logprobs` is ln(P(yes) / (P(yes) + P(no))) for each; "letters": text alone."""
+    """Multiple choice by a VQA judge, in its own template (`ASKINGS`). "options" fills `Reply.each`, and
+    `Reply.logprobs` with ln(P(yes) / (P(yes) + P(no))) per option; "letters" the text alone."""
 
     def __init__(self, judge: Any, asking: str = "letters") -> None:
         self.judge = judge
@@ -172,42 +178,43 @@ class JudgeChoices:
     def usage(self) -> Json:
         return getattr(self.judge, "usage", dict)()
 
-    def answer(self, images: Images, asked: Questions, scorings: Sequence[str]) -> list[list[Reply]]:
-        check_images(images, asked, "questions")
+    def answer(self, images: Images, questions: Questions, scorings: Sequence[str]) -> list[list[Reply]]:
+        check_images(images, questions, "questions")
         template = TEMPLATES[self.judge.template]
         if self.asking == "letters":
-            questions = [[template.wrap(question.prompt.text.strip()) for question in row] for row in asked]
-            answers = self.judge.ask(images, questions)
+            prompts = [[template.wrap(question.prompt.text.strip()) for question in row] for row in questions]
+            answers = self.judge.ask(images, prompts)
             return [[Reply(text=answer.text, version=answer.version) for answer in row] for row in answers]
-        captions = [[f"{one.question} {text}".strip() for one in row for text in one.texts] for row in asked]
-        questions = [[template.ask_caption(caption) for caption in row] for row in captions]
-        streams = [iter(row) for row in self.judge.ask(images, questions)]
+        captions = [[f"{q.question} {text}".strip() for q in row for text in q.texts] for row in questions]
+        prompts = [[template.ask_caption(caption) for caption in row] for row in captions]
+        answers_by_image = map(iter, self.judge.ask(images, prompts))  # options of all questions in a row
         return [
-            [_reply([next(stream) for _ in question.texts], scorings) for question in row]
-            for row, stream in zip(asked, streams, strict=True)
+            [_combine([next(stream) for _ in question.texts], scorings) for question in row]
+            for row, stream in zip(questions, answers_by_image, strict=True)
         ]
 
 
-def _reply(answers: Sequence[Answer], scorings: Sequence[str]) -> Reply:
+def _combine(answers: Sequence[Answer], scorings: Sequence[str]) -> Reply:
+    """Reply from the answers about each option."""
     each = tuple(answer.text for answer in answers)
     listing = ", ".join(f"{letter}: {text}" for letter, text in zip(LETTERS, each, strict=False))
-    shares: list[float | None] = []  # ln of the share of yes
+    logs: list[float | None] = []  # ln(P(yes) / (P(yes) + P(no)))
     for answer in answers if "logprob" in scorings else ():
         if answer.p_yes is None or answer.p_no is None or answer.p_yes + answer.p_no <= 0:
             return Reply(listing, each=each, version=answer.version)  # the judge gives no probabilities
         share = answer.p_yes / (answer.p_yes + answer.p_no)
-        shares.append(math.log(share) if share > 0 else None)
-    logprobs = tuple(shares) if "logprob" in scorings else None
+        logs.append(math.log(share) if share > 0 else None)
+    logprobs = tuple(logs) if "logprob" in scorings else None
     return Reply(listing, logprobs, each, version=answers[0].version if answers else "")
 
 
 class FunctionChoices:
-    """Answers by a function of yours, `answer(image, question, options) -> str`, one call at a time.
+    """Multiple choice by a user's function, `answer(image, question, options) -> str`, one call at a time.
 
-    function  Gets a `PIL.Image.Image` (RGB), the question and a list of options; gives a letter first. What
-              it raises, and an answer that is no text, is the error of that question.
+    function  Takes a `PIL.Image.Image` (RGB), the question and a list of options; returns a text that begins
+              with the letter. An exception, or another type, becomes the error of that question.
 
-    Raises MetricError for a function that cannot be called so.
+    Raises MetricError for a function with other parameters.
     """
 
     scorings = ("generated",)
@@ -218,41 +225,41 @@ class FunctionChoices:
             inspect.signature(function).bind(None, None, None)
         except (TypeError, ValueError):
             raise MetricError(
-                f"{name} cannot be called as answer(image, question, options) -> text"
+                f"{name} does not take (image, question, options); define answer(image, question, options)"
             ) from None
         self.function, self.name, self.fingerprint = function, name, fingerprint
-        self._lock = threading.Lock()  # functions are seldom written to be called from several threads
+        self._lock = threading.Lock()  # users' functions are rarely thread-safe
 
     def describe(self) -> Json:
         return {"class": type(self).__name__, "function": self.name, "fingerprint": self.fingerprint}
 
-    def answer(self, images: Images, asked: Questions, scorings: Sequence[str]) -> list[list[Reply]]:
-        check_images(images, asked, "questions")
-        rows = zip(images, asked, strict=True)
-        return [[self._one(image, question) for question in row] for image, row in rows]
+    def answer(self, images: Images, questions: Questions, scorings: Sequence[str]) -> list[list[Reply]]:
+        check_images(images, questions, "questions")
+        rows = zip(images, questions, strict=True)
+        return [[self._answer(image, question) for question in row] for image, row in rows]
 
-    def _one(self, image: np.ndarray, one: ChoiceQuestion) -> Reply:
+    def _answer(self, image: np.ndarray, question: ChoiceQuestion) -> Reply:
         from PIL import Image
 
         try:
             with self._lock:
-                text = self.function(Image.fromarray(image.copy()), one.question, list(one.texts))
+                text = self.function(Image.fromarray(image.copy()), question.question, list(question.texts))
         except Exception as error:
             if out_of_memory(error):
-                raise  # is about the machine, not about the question
+                raise  # the machine's fault, not the question's
             return Reply(error=f"{self.name} raised {reason(error)}")
         if not isinstance(text, str):
-            return Reply(error=f"{self.name} gave a {type(text).__name__}; expected a text, such as 'A'")
+            return Reply(error=f"{self.name} returned {type(text).__name__}; expected a text, such as 'A'")
         return Reply(text=text.strip())
 
 
 def is_choices(thing: Any) -> bool:
-    """Whether it is a model of multiple choice."""
+    """Whether an object is a multiple-choice model."""
     return all(hasattr(thing, part) for part in ("answer", "scorings", "fingerprint", "describe"))
 
 
-def as_choices(thing: Any, name: str) -> Any:
-    """A model of multiple choice from one, or from a function. Raises MetricError."""
+def make_choices(thing: Any, name: str) -> Any:
+    """Multiple-choice model from a function; a model is returned. Raises MetricError."""
     if is_choices(thing):
         return thing
     if not callable(thing) or isinstance(thing, type):
@@ -267,7 +274,7 @@ def as_choices(thing: Any, name: str) -> Any:
 
 
 class Prompt(NamedTuple):
-    """What is said before and after the picture; joined where a template puts the picture first."""
+    """Text before and after the image; joined if a template puts the image first."""
 
     before: str
     after: str
@@ -278,23 +285,23 @@ class Prompt(NamedTuple):
 
 
 class PromptFormat(NamedTuple):
-    """How VLMEvalKit asks a model: the name of a wording, and the longest answer in tokens."""
+    """VLMEvalKit's wording for a model (a key of `PROMPTS`), and its longest answer in tokens."""
 
     prompt: str
     max_new_tokens: int
 
 
-#: Texts behind A, B, ...; None is not shown, and its letter stays free.
+#: Texts of A, B, ...; None is not shown, and its letter is skipped.
 Options = Sequence[str | None]
 
 
-def _listed(form: str, options: Options) -> str:
+def _list_options(form: str, options: Options) -> str:
     pairs = zip(LETTERS, options, strict=False)
     return "".join(form.format(letter, text) for letter, text in pairs if text is not None)
 
 
 def is_chinese(text: str) -> bool:
-    """As VLMEvalKit has it: one such character suffices."""
+    """Whether a text has a Chinese character, VLMEvalKit's criterion."""
     return re.search("[\u4e00-\u9fff]", text) is not None
 
 
@@ -305,19 +312,22 @@ _SELECT = "Please select the correct answer from the options above."
 
 
 class Wording(NamedTuple):
-    """`{}` are the question and the list of options. chinese: the end of a question with Chinese in it."""
+    """Parts of a prompt."""
 
-    before: str
-    after: str
-    option: str
+    before: str  # before the image
+    after: str  # {} question, {} list of options
+    option: str  # {} letter, {} text
     end: str = ""
-    chinese: str = ""
+    chinese: str = ""  # the end of a question with Chinese characters
 
 
-#: "paper": as NegVQA prints it (arXiv:2505.22946, the picture behind "Question:"). The others: what the
-#: toolkit it was run with sends for a multiple-choice question, to models without a wording of their own
-#: ("vlmevalkit": vlmeval/dataset/image_mcq.py) and to those with one (vlmeval/vlm/llava/llava.py and
-#: internvl/utils.py, molmo.py, qwen2_vl/prompt.py; commit 0f27427e of 25 May 2025).
+#: "paper": as NegVQA prints it (arXiv:2505.22946, the image after "Question:"). The others: prompts of
+#: VLMEvalKit,
+#: which NegVQA used, for models without a wording of their own ("vlmevalkit": vlmeval/dataset/image_mcq.py)
+#: and
+#: with one (vlmeval/vlm/llava/llava.py and internvl/utils.py, molmo.py, qwen2_vl/prompt.py; commit 0f27427e
+#: of
+#: 25 May 2025).
 PROMPTS: dict[str, Wording] = {
     "paper": Wording("Question: ", " {}\nOptions:{}\n", " {}. {}", _LETTER),
     "vlmevalkit": Wording("", "Question: {}\nOptions:\n{}", _LINE, f"{_SELECT} \n"),
@@ -325,10 +335,12 @@ PROMPTS: dict[str, Wording] = {
     "vlmevalkit-molmo": Wording("", "a_okvqa_mc: {}{}", "\n{}: {}"),
     "vlmevalkit-qwen2-vl": Wording("", "Question: {}\nOptions:\n{}", _LINE, _SELECT, _LETTER_IN_CHINESE),
 }
-#: How a checkpoint's name looks in lower case -> how the toolkit asks it; the first that fits. Source: the
-#: classes of vlmeval/vlm and vlmeval/config.py at commit 0f27427e; InstructBLIP's 256 tokens are the default
-#: of the package lavis, which the toolkit leaves as it is.
-MANNERS = (
+#: Pattern of a checkpoint's name in lower case -> VLMEvalKit's format; the first match counts. Source:
+#: classes of
+#: vlmeval/vlm and vlmeval/config.py at commit 0f27427e; InstructBLIP's 256 tokens are the default of the
+#: package
+#: lavis.
+PROMPT_FORMATS = (
     (r"vila", PromptFormat("vlmevalkit", 2048)),
     (
         r"llava-?(v?1\.[56]|next-(72|110)b|interleave)|llama3-llava-next-8b-hf",
@@ -340,38 +352,39 @@ MANNERS = (
     (r"deepseek-?vl-", PromptFormat("vlmevalkit", 512)),
     (r"instructblip", PromptFormat("vlmevalkit", 256)),
 )
-#: Of Cambrian and Qwen2.5-VL among others, and of models that the toolkit does not know.
-USUAL = PromptFormat("vlmevalkit", 2048)
+#: Format of all other models, such as Cambrian and Qwen2.5-VL.
+DEFAULT_FORMAT = PromptFormat("vlmevalkit", 2048)
 
 
-def prompt(name: str, question: str, options: Options) -> Prompt:
-    """The prompt of that name. Raises MetricError for an unknown name or not 2 to 26 options."""
+def write_prompt(name: str, question: str, options: Options) -> Prompt:
+    """Prompt in the wording `name`. Raises MetricError for an unknown name, or unless there are 2 to 26
+    options."""
     if not 2 <= len(options) <= len(LETTERS):
         raise MetricError(f"A question needs 2 to {len(LETTERS)} options, not {len(options)}.")
     wording = PROMPTS[choose("prompt", name, PROMPTS)]
-    after = wording.after.format(question, _listed(wording.option, options))
+    after = wording.after.format(question, _list_options(wording.option, options))
     chinese = wording.chinese and is_chinese(after)
     return Prompt(wording.before, after + (wording.chinese if chinese else wording.end))
 
 
 def yes_or_no(question: str) -> Prompt:
-    """A question to be answered with a word, in the words of NeIn's judge."""
+    """Prompt of a yes/no question, with NeIn's ending."""
     return Prompt("", f"{question} Answer only yes or no")
 
 
-def prompt_format(reference: str) -> PromptFormat:
-    """Of the model behind a hub id, a folder or openai:URL#MODEL, by its name alone."""
+def find_prompt_format(reference: str) -> PromptFormat:
+    """VLMEvalKit's format for a hub id, a folder or openai:URL#MODEL, by its name alone."""
     name = reference.rpartition("#")[2].rstrip("/").rpartition("/")[2].partition("@")[0]
     plain = name.lower().replace("_", "-")
-    return next((style for pattern, style in MANNERS if re.search(pattern, plain)), USUAL)
+    return next((style for pattern, style in PROMPT_FORMATS if re.search(pattern, plain)), DEFAULT_FORMAT)
 
 
-def matching(question: str, options: Options, answer: str) -> str:
-    """What VLMEvalKit asks a language model about an answer in which its letter rule finds nothing. Source:
+def write_matching_prompt(question: str, options: Options, answer: str) -> str:
+    """VLMEvalKit's prompt for a language model that reads an answer without a letter. Source:
     vlmeval/dataset/utils/multiple_choice.py and vlmeval/smp/vlm.py; commit 0f27427e."""
-    listed = f"There are several options: \n{_listed(_LINE, options)}"
+    option_list = f"There are several options: \n{_list_options(_LINE, options)}"
     form = _MATCHING_IN_CHINESE if is_chinese(question) else _MATCHING
-    return form.format(question, listed, answer)
+    return form.format(question, option_list, answer)
 
 
 _MATCHING = (

@@ -19,8 +19,8 @@ from nein.loading.errors import choose, first_line
 from nein.loading.references import Need, parse_reference
 from nein.loading.weights import check_tokenizer
 from nein.metrics import loading
-from nein.metrics.base import Described, Images, MetricError, alike, check_image, chunks
-from nein.metrics.preprocess import CleanResize, ResizeCrop, map_images, normalised
+from nein.metrics.base import Described, Images, MetricError, check_image, group_by, split_chunks
+from nein.metrics.preprocess import CleanResize, ResizeCrop, map_images, normalize
 
 
 class TwoTowers(Described):
@@ -44,7 +44,7 @@ class TwoTowers(Described):
 
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
         """Sentences, cut at the model's limit -> (N, width) float32, not normalised."""
-        return joined(map(self.text_features, chunks(texts, self.batch_size)), self.width)
+        return joined(map(self.text_features, split_chunks(texts, self.batch_size)), self.width)
 
 
 #: Sentences are padded to the full length, without a mask, and in lower case: SigLIP and SigLIP 2 saw no
@@ -76,7 +76,7 @@ class HubTowers(TwoTowers):
         return {key: tokens[key] for key in tokens if key in self._names}
 
     def text_features(self, texts: Sequence[str]) -> torch.Tensor:
-        inputs = loading.on_device(self.model, self.tokens(texts))
+        inputs = loading.move_inputs(self.model, self.tokens(texts))
         return pooled(self.model.get_text_features(**inputs))
 
 
@@ -91,7 +91,7 @@ class PixelEncoder(Described):
     def encode(self, images: Images) -> np.ndarray:
         """(H, W, 3) uint8 pictures -> (N, width) float32, not normalised."""
         device, crops = next(self.model.parameters()).device, map_images(self.preprocess, images)
-        parts = (torch.from_numpy(np.stack(part)).to(device) for part in chunks(crops, self.batch_size))
+        parts = (torch.from_numpy(np.stack(part)).to(device) for part in split_chunks(crops, self.batch_size))
         return joined(map(self.features, parts), self.width)  # N S S 3 -> N D
 
     def features(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -112,10 +112,10 @@ class ClipEncoder(PixelEncoder, HubTowers):
 
         self.model, self.source, self.batch_size = model, source, batch_size
         size, *numbers = _published_numbers(
-            source.part(AutoImageProcessor), model.config.vision_config.image_size
+            source.load_part(AutoImageProcessor), model.config.vision_config.image_size
         )
         self.preprocess = ResizeCrop(size, size, *numbers)
-        self.read_by(source.part(AutoTokenizer))
+        self.read_by(source.load_part(AutoTokenizer))
 
     def describe(self) -> Json:
         return {
@@ -125,7 +125,7 @@ class ClipEncoder(PixelEncoder, HubTowers):
         }
 
     def features(self, pixels: torch.Tensor) -> torch.Tensor:
-        x = normalised(pixels, self.preprocess.mean, self.preprocess.std).to(self.model.dtype)  # N 3 S S
+        x = normalize(pixels, self.preprocess.mean, self.preprocess.std).to(self.model.dtype)  # N 3 S S
         return pooled(self.model.get_image_features(pixel_values=x))  # N D
 
 
@@ -175,11 +175,11 @@ class HubDual(HubTowers):
 
     def encode(self, images: Images) -> np.ndarray:
         checked = [check_image(image) for image in images]
-        return joined(map(self._features, chunks(checked, self.batch_size)), self.width)
+        return joined(map(self._features, split_chunks(checked, self.batch_size)), self.width)
 
     def _features(self, images: list[np.ndarray]) -> torch.Tensor:
         inputs = self.processor(images=images, return_tensors="pt", input_data_format="channels_last")
-        return pooled(self.model.get_image_features(**loading.on_device(self.model, inputs)))
+        return pooled(self.model.get_image_features(**loading.move_inputs(self.model, inputs)))
 
 
 def load_towers(path_or_id: str, *, batch_size: int = 32, **how: Any) -> TwoTowers:
@@ -187,7 +187,7 @@ def load_towers(path_or_id: str, *, batch_size: int = 32, **how: Any) -> TwoTowe
     `logit_bias` where it scores with a sigmoid. Raises MetricError for any other."""
     from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 
-    if loading.type_of(path_or_id) == "clip":
+    if loading.read_model_type(path_or_id) == "clip":
         return load_clip(path_or_id, batch_size=batch_size, **how)
     model, source = loading.load_model(AutoModel, path_or_id, **how)
     needed = ("get_image_features", "get_text_features", "logit_scale")
@@ -196,7 +196,10 @@ def load_towers(path_or_id: str, *, batch_size: int = 32, **how: Any) -> TwoTowe
             f"'{path_or_id}' is a '{model.config.model_type}' checkpoint, which has no {missing[0]}; "
             "choose a two-tower model such as CLIP or SigLIP."
         )
-    processor, tokenizer = source.part(AutoImageProcessor, backend="pil"), source.part(AutoTokenizer)
+    processor, tokenizer = (
+        source.load_part(AutoImageProcessor, backend="pil"),
+        source.load_part(AutoTokenizer),
+    )
     return HubDual(model, processor, tokenizer, source, batch_size)
 
 
@@ -212,7 +215,7 @@ class ViTEncoder(PixelEncoder):
 
         self.kind, self.model, self.source, self.batch_size = kind, model, source, batch_size
         self.width, size = model.config.hidden_size, int(model.config.image_size)
-        _, self.mean, self.std = _published_numbers(source.part(AutoImageProcessor), 224)
+        _, self.mean, self.std = _published_numbers(source.load_part(AutoImageProcessor), 224)
         crop = ResizeCrop(round(size * 256 / 224), size, self.mean, self.std)
         self.preprocess = crop if kind == "dino" else CleanResize(size)
 
@@ -225,7 +228,7 @@ class ViTEncoder(PixelEncoder):
         }
 
     def features(self, pixels: torch.Tensor) -> torch.Tensor:
-        x = normalised(pixels, self.mean, self.std).to(self.model.dtype)  # N 3 S S
+        x = normalize(pixels, self.mean, self.std).to(self.model.dtype)  # N 3 S S
         return self.model(pixel_values=x).last_hidden_state[:, 0]  # N T D => N D
 
 
@@ -334,7 +337,7 @@ class LpipsNetwork(Described):
         rows = sorted(range(len(images)), key=lambda row: first[id(targets[row])])  # by target
         result = np.full(len(images), np.nan)
         with loading.exact():
-            for chunk in alike(rows, lambda row: images[row].shape, self.batch_size):
+            for chunk in group_by(rows, lambda row: images[row].shape, self.batch_size):
                 owned = list(dict.fromkeys(first[id(targets[row])] for row in chunk))
                 owners = [owned.index(first[id(targets[row])]) for row in chunk]
                 pixels = np.stack([*(targets[row] for row in owned), *(images[row] for row in chunk)])
@@ -441,7 +444,7 @@ def load_sentences(path_or_id: str, *, device: str, dtype: str, batch_size: int 
     name, local = given.name, Path(given.name).is_dir()
     how: dict[str, Any] = {"use_safetensors": True, "dtype": dtype}
     try:
-        with loading.no_bar(local):
+        with loading.hide_progress(local):
             model = SentenceTransformer(name, device=device, revision=given.revision, model_kwargs=how)
     except loading.UNREADABLE as error:
         why = f"({first_line(error)}); give a folder or a hub id"

@@ -1,9 +1,9 @@
-"""The Frechet distance of two sets of features (Heusel et al., arXiv:1706.08500, eq. 6), and an interval.
+"""Frechet distance between two sets of features (Heusel et al., arXiv:1706.08500, eq. 6), and its interval.
 
     d = |m_a - m_b|^2 + tr S_a + tr S_b - 2 tr (S_a S_b)^(1/2)
 
-The last trace is the sum of the singular values of F_a F_b^T, where S = F^T F: the number that clean-fid
-takes from a matrix square root, also for singular covariances.
+m: mean (D,), S: covariance (D, D). The last trace is the sum of the singular values of F_a F_b^T, where
+S = F^T F: clean-fid's number from a matrix square root, valid for singular covariances too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ Names = Sequence[str]
 
 
 class FidInterval(NamedTuple):
-    """low, high: None with one source image. left_out: distances without each group of source images."""
+    """FID, 95 % interval and standard error; None with one source image. left_out: FIDs without each
+    group."""
 
     value: float
     low: float | None
@@ -33,59 +34,60 @@ class FidInterval(NamedTuple):
     left_out: tuple[float, ...] = ()
 
     @classmethod
-    def of(cls, value: float, left_out: Sequence[float]) -> FidInterval:
-        """Of G groups: standard error sqrt((G - 1) / G * sum (d_g - mean d)^2), times t(G - 1)."""
+    def jackknife(cls, value: float, left_out: Sequence[float]) -> FidInterval:
+        """From G replicates d_g: standard error sqrt((G - 1) / G * sum (d_g - mean d)^2), times t(G - 1)."""
         count = len(left_out)
         if count < 2:
             return cls(value, None, None, None)
         replicates = np.asarray(left_out, dtype=np.float64)
         error = float(np.sqrt((count - 1) / count * np.sum((replicates - replicates.mean()) ** 2)))
-        reach = float(scipy.special.stdtrit(count - 1, 0.975)) * error
-        return cls(value, value - reach, value + reach, error, tuple(map(float, left_out)))
+        half_width = float(scipy.special.stdtrit(count - 1, 0.975)) * error
+        return cls(value, value - half_width, value + half_width, error, tuple(map(float, left_out)))
 
 
-def difference(first: FidInterval, second: FidInterval) -> FidInterval:
-    """first - second, of two sets of edits of the same source images."""
+def subtract(first: FidInterval, second: FidInterval) -> FidInterval:
+    """first - second, for two sets of edits of the same source images."""
     if len(first.left_out) != len(second.left_out):
         raise MetricError("The difference of two FIDs needs both on the same groups of source images.")
     pairs = zip(first.left_out, second.left_out, strict=True)
-    return FidInterval.of(first.value - second.value, [a - b for a, b in pairs])
+    return FidInterval.jackknife(first.value - second.value, [a - b for a, b in pairs])
 
 
-#: Source images per column of the features from which `limit` covers (docs/explanation/statistics.md).
+#: Least source images per feature column for which `extrapolate`'s interval covers
+#: (docs/explanation/statistics.md).
 LIMIT_IMAGES = 3
 
 
-def limit(distance: FidInterval) -> FidInterval:
-    """For infinitely many pictures: G d - (G - 1) mean d_g takes off the part of the bias that falls as 1 /
-    N. Source: Quenouille, Biometrika 43 (1956); Chong & Forsyth, CVPR 2020 (arXiv:1911.07023)."""
+def extrapolate(distance: FidInterval) -> FidInterval:
+    """FID for infinitely many images: G d - (G - 1) mean d_g removes the bias of order 1 / N. Source:
+    Quenouille, Biometrika 43 (1956); Chong & Forsyth, CVPR 2020 (arXiv:1911.07023)."""
     count = len(distance.left_out)
     if count < 2:
         return distance
     value = count * distance.value - (count - 1) * sum(distance.left_out) / count
-    return _positive(FidInterval.of(value, distance.left_out))
+    return _clip(FidInterval.jackknife(value, distance.left_out))
 
 
-def _positive(interval: FidInterval) -> FidInterval:
-    """Cut at 0, below which no distance is."""
+def _clip(interval: FidInterval) -> FidInterval:
+    """Cut at 0, the smallest distance."""
     low, high = (None if end is None else max(0.0, end) for end in (interval.low, interval.high))
     return interval._replace(value=max(0.0, interval.value), low=low, high=high)
 
 
-#: Columns of the features up to which the threads of BLAS wait for each other longer than they work.
+#: Feature columns up to which one thread of BLAS is faster than several.
 NARROW = 256
 
 
 @dataclass(frozen=True)
 class _Moments:
-    """Count, sum (D,) and sum of outer products (D, D) of rows already shifted near zero; float64."""
+    """Moments of rows shifted near zero, float64; those of a part can be subtracted from the whole's."""
 
     n: int
-    total: np.ndarray
-    outer: np.ndarray
+    total: np.ndarray  # (D,) sum of rows
+    outer: np.ndarray  # (D, D) sum of outer products
 
     @classmethod
-    def of(cls, rows: np.ndarray) -> _Moments:
+    def sum_rows(cls, rows: np.ndarray) -> _Moments:
         return cls(len(rows), rows.sum(0), rows.T @ rows)
 
     def __sub__(self, other: _Moments) -> _Moments:
@@ -100,14 +102,15 @@ class _Moments:
 
 
 def frechet_distance(features_a: np.ndarray, features_b: np.ndarray) -> float:
-    """Of the rows of (N, D) and (M, D), >= 0; float64, denominator n - 1 as clean-fid. Raises MetricError."""
+    """FID of (N, D) and (M, D) features, >= 0; float64, denominator n - 1 as in clean-fid. Raises
+    MetricError."""
     a, b = _check(features_a, "edited"), _check(features_b, "target")
     if a.shape[1] != b.shape[1]:
         raise MetricError(f"FID needs features of one network, not widths {a.shape[1]} and {b.shape[1]}.")
     if min(len(a), len(b)) <= a.shape[1]:
-        return _from_rows(a, b)
-    shift = b.mean(0)
-    return _from_moments(_Moments.of(a - shift), _Moments.of(b - shift))
+        return _compare_rows(a, b)
+    shift = b.mean(0)  # (D,): differences of large sums would lose digits
+    return _compare_moments(_Moments.sum_rows(a - shift), _Moments.sum_rows(b - shift))
 
 
 def jackknife_interval(
@@ -115,12 +118,12 @@ def jackknife_interval(
 ) -> FidInterval:
     """Delete-a-group jackknife interval of `frechet_distance(edited, target)`, clustered by source image.
 
-    clusters, target_clusters   Source image of every row; by default the rows of both correspond.
-    groups                      Source images are split into that many groups by the SHA-256 of their names.
+    clusters, target_clusters   Source image of every row; by default both sets have the same rows.
+    groups                      Number of groups; source images are assigned by the SHA-256 of their names.
 
-    A group leaves both sets at once: the interval covers the choice of source images, around what N such
-    images give on average, so compare FIDs at equal N only. Cut at 0. Cost: G + 1 distances. Source: Kott,
-    Journal of Official Statistics 17 (2001).
+    A group leaves both sets at once: the interval covers the choice of source images, around the mean FID of
+    N such images, so compare FIDs at equal N only. Cut at 0. Cost: G + 1 distances. Source: Kott, Journal of
+    Official Statistics 17 (2001).
     """
     target_clusters = target_clusters or clusters
     if len(clusters) != len(edited) or len(target_clusters) != len(target):
@@ -133,53 +136,55 @@ def jackknife_interval(
     ordered = sorted(names, key=lambda name: hashlib.sha256(str(name).encode()).digest())
     member = {name: index % groups for index, name in enumerate(ordered)}
     a, b = _check(edited, "edited"), _check(target, "target")
-    of_a, of_b = (np.array([member[name] for name in names]) for names in (clusters, target_clusters))
-    parts = [(of_a == g, of_b == g) for g in range(max(member.values()) + 1)]
-    if min(min((~in_a).sum(), (~in_b).sum()) for in_a, in_b in parts) < 2:
+    groups_a, groups_b = (np.array([member[name] for name in names]) for names in (clusters, target_clusters))
+    # Per group: its rows, (N,) and (M,) bool.
+    members = [(groups_a == g, groups_b == g) for g in range(max(member.values()) + 1)]
+    if min(min((~in_a).sum(), (~in_b).sum()) for in_a, in_b in members) < 2:
         return FidInterval(value, None, None, None)
     with threadpool_limits(1 if a.shape[1] <= NARROW else None, "blas"):
         if min(len(a), len(b)) <= a.shape[1]:
-            left_out = [_from_rows(a[~in_a], b[~in_b]) for in_a, in_b in parts]
+            left_out = [_compare_rows(a[~in_a], b[~in_b]) for in_a, in_b in members]
         else:
             a, b = a - b.mean(0), b - b.mean(0)
-            all_a, all_b = _Moments.of(a), _Moments.of(b)
+            all_a, all_b = _Moments.sum_rows(a), _Moments.sum_rows(b)
             left_out = [
-                _from_moments(all_a - _Moments.of(a[in_a]), all_b - _Moments.of(b[in_b]))
-                for in_a, in_b in parts
+                _compare_moments(all_a - _Moments.sum_rows(a[in_a]), all_b - _Moments.sum_rows(b[in_b]))
+                for in_a, in_b in members
             ]
-    return _positive(FidInterval.of(value, left_out))
+    return _clip(FidInterval.jackknife(value, left_out))
 
 
-def _check(features: np.ndarray, what: str) -> np.ndarray:
+def _check(features: np.ndarray, side: str) -> np.ndarray:
     array = np.asarray(features, dtype=np.float64)
     if array.ndim != 2 or array.shape[1] < 1:
-        raise MetricError(f"FID needs features of shape (images, width), not {array.shape} ({what}).")
+        raise MetricError(f"FID needs features of shape (images, width), not {array.shape} ({side}).")
     if len(array) < 2:
-        raise MetricError(f"FID needs at least 2 {what} images, not {len(array)}.")
+        raise MetricError(f"FID needs at least 2 {side} images, not {len(array)}.")
     if bad := int((~np.isfinite(array).all(1)).sum()):
-        raise MetricError(
-            f"{bad} of {len(array)} {what} feature rows are not finite; leave those samples out."
-        )
+        raise MetricError(f"{bad} of {len(array)} {side} feature rows are not finite; exclude those samples.")
     return array
 
 
-def _from_rows(a: np.ndarray, b: np.ndarray) -> float:
-    """Few rows: S = F^T F with F the centred rows, so no D x D matrix is needed."""
+def _compare_rows(a: np.ndarray, b: np.ndarray) -> float:
+    """Distance of (N, D) and (M, D) with few rows: S = F^T F with F the centered rows, so no (D, D)
+    matrix."""
     mean_a, mean_b = a.mean(0), b.mean(0)
-    f_a = (a - mean_a) / np.sqrt(len(a) - 1)
-    f_b = (b - mean_b) / np.sqrt(len(b) - 1)
-    cross = scipy.linalg.svdvals(f_a @ f_b.T).sum()
+    f_a = (a - mean_a) / np.sqrt(len(a) - 1)  # (N, D)
+    f_b = (b - mean_b) / np.sqrt(len(b) - 1)  # (M, D)
+    cross = scipy.linalg.svdvals(f_a @ f_b.T).sum()  # of (N, M)
     return _distance(mean_a - mean_b, (f_a**2).sum() + (f_b**2).sum(), cross)
 
 
-def _from_moments(a: _Moments, b: _Moments) -> float:
+def _compare_moments(a: _Moments, b: _Moments) -> float:
+    """Distance from moments, for more rows than columns."""
     s_a, s_b = a.covariance(), b.covariance()
     try:  # F with S_a = F^T F
         f_a = scipy.linalg.cholesky(s_a, lower=False, check_finite=False)
     except scipy.linalg.LinAlgError:  # singular
         values, vectors = scipy.linalg.eigh(s_a)
         f_a = np.sqrt(np.clip(values, 0, None))[:, None] * vectors.T
-    inner = f_a @ s_b @ f_a.T
+    # Eigenvalues of F_a S_b F_a^T are the squared singular values of F_a F_b^T.
+    inner = f_a @ s_b @ f_a.T  # (D, D)
     eigenvalues = scipy.linalg.eigh((inner + inner.T) / 2, eigvals_only=True, check_finite=False)
     cross = np.sqrt(np.clip(eigenvalues, 0, None)).sum()
     return _distance(a.mean() - b.mean(), np.trace(s_a) + np.trace(s_b), cross)

@@ -1,4 +1,4 @@
-"""Metrics of pictures: L1, L2, CLIP-I, CLIP-T, DINO, LPIPS, FID, and obedience where the truth is known."""
+"""Image metrics: L1, L2, CLIP-I, CLIP-T, DINO, LPIPS, FID, and Obeyed for drawn images with known objects."""
 
 from __future__ import annotations
 
@@ -17,45 +17,45 @@ from nein.metrics.metric import Batch, Feature, Metric
 
 
 def l1(image: np.ndarray, target: np.ndarray) -> float:
-    """Mean absolute difference of (H, W, 3) uint8, 0 to 1 (MagicBrush, image_eval.py); summed in integers."""
-    return float(_difference(image, target).sum() / (255 * image.size))
+    """Mean absolute difference of two (H, W, 3) uint8, 0 to 1 (MagicBrush, image_eval.py)."""
+    return float(_subtract(image, target).sum() / (255 * image.size))  # summed in integers
 
 
 def l2(image: np.ndarray, target: np.ndarray) -> float:
-    """Mean *squared* difference of (H, W, 3) uint8, 0 to 1, no root: l2 of MagicBrush, image_eval.py."""
-    squared = np.square(_difference(image, target), dtype=np.uint16)  # at most 255 * 255
+    """Mean squared difference of two (H, W, 3) uint8, 0 to 1, no root: l2 of MagicBrush, image_eval.py."""
+    squared = np.square(_subtract(image, target), dtype=np.uint16)  # (H, W, 3), at most 255 * 255
     return float(squared.sum(dtype=np.int64) / (255 * 255 * image.size))
 
 
-def each_pair(function: Callable[[np.ndarray, np.ndarray], float]) -> Callable[[Batch], list[Score]]:
-    """`Metric.score` of a function of an edited picture, at its target's size, and the target."""
+def score_pairs(function: Callable[[np.ndarray, np.ndarray], float]) -> Callable[[Batch], list[Score]]:
+    """`Metric.score` from a function of (edited image at its target's size, target)."""
     return lambda batch: [Score(function(edited, target)) for edited, target in batch.pairs]
 
 
-def _difference(image: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Absolute, (H, W, 3) uint8."""
+def _subtract(image: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Absolute difference, (H, W, 3) uint8."""
     check_image(image)
     check_image(target)
     if image.shape != target.shape:
-        raise MetricError(f"Pictures of one size are compared, not {image.shape} and {target.shape}.")
+        raise MetricError(f"Both images must have one size, not {image.shape} and {target.shape}.")
     return np.maximum(image, target) - np.minimum(image, target)
 
 
 # --- features --------------------------------------------------------------------------------------------
 
 
-def like_target(kind: str, batch: Batch) -> list[Score]:
-    """Cosine of the features of edited image and target by the encoder of that kind."""
-    return cosines(batch.edited_features(kind), batch.target_features(kind))
+def compare_features(kind: str, batch: Batch) -> list[Score]:
+    """Cosine between features of edited image and target, by the encoder `kind`."""
+    return compute_cosines(batch.edited_features(kind), batch.target_features(kind))
 
 
 def clip_t(batch: Batch) -> list[Score]:
-    """Cosine of the CLIP features of edited picture and caption; unscored without a caption."""
-    return cosines(batch.edited_features("clip"), batch.caption_features("clip"))
+    """Cosine between CLIP features of edited image and caption; unscored without a caption."""
+    return compute_cosines(batch.edited_features("clip"), batch.caption_features("clip"))
 
 
-def cosines(first: Iterable[Feature], second: Iterable[Feature]) -> list[Score]:
-    """Float64 arithmetic, one pair at a time: a value does not depend on the other samples."""
+def compute_cosines(first: Iterable[Feature], second: Iterable[Feature]) -> list[Score]:
+    """Cosine per pair in float64, one at a time: a value does not depend on the other samples."""
     scores: list[Score] = []
     for a, b in zip(first, second, strict=True):
         if isinstance(a, str) or isinstance(b, str):
@@ -63,7 +63,7 @@ def cosines(first: Iterable[Feature], second: Iterable[Feature]) -> list[Score]:
         elif not (np.any(a) and np.any(b)):
             scores.append(Score(None, "a feature vector is zero"))
         else:
-            x, y = (np.asarray(row, dtype=np.float64) for row in (a, b))
+            x, y = (np.asarray(row, dtype=np.float64) for row in (a, b))  # (D,) each
             value = float(x @ y / np.sqrt((x @ x) * (y @ y)))
             assert abs(value) <= 1 + 1e-9, value  # rounding can leave [-1, 1] by an ulp, no more
             scores.append(Score(min(1.0, max(-1.0, value))))
@@ -71,7 +71,7 @@ def cosines(first: Iterable[Feature], second: Iterable[Feature]) -> list[Score]:
 
 
 def lpips(batch: Batch) -> list[Score]:
-    """Perceptual distance to the target, 0 or above."""
+    """Perceptual distance between edited image and target, >= 0."""
     distances = batch.models["lpips"].distances
     scores = []
     for value in isolate(lambda pairs: distances(*zip(*pairs, strict=True)), batch.pairs):
@@ -80,8 +80,8 @@ def lpips(batch: Batch) -> list[Score]:
     return scores
 
 
-def rows(batch: Batch) -> list[Score]:
-    """Inception features of edit and target, (2048,) each, of which `distance` makes the figure of a run."""
+def collect_rows(batch: Batch) -> list[Score]:
+    """Inception features of edited image and target, (2048,) each, for `compute_fid` over a run."""
     scores = []
     for a, b in zip(batch.edited_features("fid"), batch.target_features("fid"), strict=True):
         if isinstance(a, str) or isinstance(b, str):
@@ -91,93 +91,94 @@ def rows(batch: Batch) -> list[Score]:
     return scores
 
 
-def distance(
+def compute_fid(
     edited: np.ndarray, target: np.ndarray, clusters: Sequence[str], target_clusters: Sequence[str]
 ) -> Any:
-    """FID of (N, 2048) and (M, 2048) features, with an interval."""
+    """FID with its interval, of features (N, 2048) and (M, 2048)."""
     from nein.metrics import fid
 
     return fid.jackknife_interval(edited, target, clusters, target_clusters=target_clusters)
 
 
-# --- known truth -----------------------------------------------------------------------------------------
+# --- known objects ---------------------------------------------------------------------------------------
 
 
-#: Squared colour difference per pixel (three channels in [0, 1]) below which a thing does not stand out.
+#: Squared color difference per pixel (three channels in [0, 1]) below which an object does not stand out.
 FLOOR = 0.015
-#: A thing is intact from here on.
+#: Least presence of an intact object, and largest of a removed one; between the two it is neither.
 INTACT = 0.7
-#: A thing is gone up to here; between the two it is neither.
 GONE = 1 - INTACT
 
 
-def there(
-    edited: np.ndarray, sample: np.ndarray, without: np.ndarray, where: np.ndarray | None = None
+def measure_presence(
+    edited: np.ndarray, sample: np.ndarray, without: np.ndarray, mask: np.ndarray | None = None
 ) -> float:
-    """How far a thing of `sample` still stands in `edited`: 1 whole, 0 gone; also below 0. All pictures are
-    (H, W, 3) uint8; where: the pixels that count, by default those in which `sample` and `without` differ."""
+    """Presence of an object of `sample` in `edited`: 1 intact, 0 gone, may be negative. Images are (H, W, 3)
+    uint8; without: the sample without the object; mask: (H, W) bool, default: pixels in which these
+    differ."""
     if not edited.shape == sample.shape == without.shape:
-        sizes = ", ".join(str(picture.shape[:2]) for picture in (edited, sample, without))
-        raise MetricError(f"Pictures of one size are compared; these are {sizes}.")
-    if where is None:
-        where = (sample != without).any(-1)
-    after, whole, bare = (picture.astype(np.float32) / 255 for picture in (edited, sample, without))
-    gap = ((bare - whole) ** 2).sum(-1)[where].sum()
-    error = ((after - whole) ** 2).sum(-1)[where].sum()
-    return float(1 - error / (gap + FLOOR * where.sum()))
+        sizes = ", ".join(str(image.shape[:2]) for image in (edited, sample, without))
+        raise MetricError(f"All images must have one size; these have {sizes}.")
+    if mask is None:
+        mask = (sample != without).any(-1)
+    after, before, bare = (image.astype(np.float32) / 255 for image in (edited, sample, without))
+    gap = ((bare - before) ** 2).sum(-1)[mask].sum()  # (H, W, 3) => (H, W) => pixels of the mask
+    error = ((after - before) ** 2).sum(-1)[mask].sum()
+    return float(1 - error / (gap + FLOOR * mask.sum()))
 
 
-def obeyed(batch: Batch) -> list[Score]:
-    """1 where all that must stay is intact and all that must go is gone; the detail has every thing."""
+def score_obeyed(batch: Batch) -> list[Score]:
+    """1 if every object that must stay is intact and every other one is gone; the detail lists all
+    objects."""
     scores = []
     for item in batch.items:
         things: Any = item.things
         edited, sample = np.asarray(item.edited), np.asarray(item.sample)
-        pairs = [(thing, there(edited, sample, thing.without)) for thing in things]
+        pairs = [(thing, measure_presence(edited, sample, thing.without)) for thing in things]
         right = all(value >= INTACT if thing.stays else value <= GONE for thing, value in pairs)
-        seen = [{"name": obj.name, "stays": obj.stays, "there": round(value, 3)} for obj, value in pairs]
-        scores.append(Score(float(right), detail={"things": seen}))
+        objects = [{"name": obj.name, "stays": obj.stays, "there": round(value, 3)} for obj, value in pairs]
+        scores.append(Score(float(right), detail={"things": objects}))
     return scores
 
 
 _MAGICBRUSH = "MagicBrush (arXiv:2306.10012), image_eval.py"
 _TABLE = f"{_MAGICBRUSH}; NeIn (CVPRW 2025), Table 3"
-_REST = (0.0, math.inf)
+_UNBOUNDED = (0.0, math.inf)
 #: In the order of the paper's Table 3.
 METRICS = (
     Metric(
-        "l1", "L1", "per cent", "lower", (0.0, 1.0), "mean", ("edited", "target"), each_pair(l1),
+        "l1", "L1", "per cent", "lower", (0.0, 1.0), "mean", ("edited", "target"), score_pairs(l1),
         ("align",), _TABLE,
     ),
     Metric(
-        "l2", "L2", "per cent", "lower", (0.0, 1.0), "mean", ("edited", "target"), each_pair(l2),
+        "l2", "L2", "per cent", "lower", (0.0, 1.0), "mean", ("edited", "target"), score_pairs(l2),
         ("align",), _TABLE,
     ),
     Metric(
         "clip_i", "CLIP-I", "per cent", "higher", (-1.0, 1.0), "mean", ("edited", "target", "clip"),
-        partial(like_target, "clip"), ("align",), _TABLE,
+        partial(compare_features, "clip"), ("align",), _TABLE,
     ),
     Metric(
         "dino", "DINO", "per cent", "higher", (-1.0, 1.0), "mean", ("edited", "target", "dino"),
-        partial(like_target, "dino"), ("align",), _TABLE,
+        partial(compare_features, "dino"), ("align",), _TABLE,
     ),
     Metric(
-        "fid", "FID", "raw", "lower", _REST, "corpus", ("edited", "target", "fid"), rows,
-        settings=("align", "protocol"), source="Clean-FID (arXiv:2104.11222)", corpus=distance,
+        "fid", "FID", "raw", "lower", _UNBOUNDED, "corpus", ("edited", "target", "fid"), collect_rows,
+        settings=("align", "protocol"), source="Clean-FID (arXiv:2104.11222)", corpus=compute_fid,
     ),
     Metric(
-        "lpips", "LPIPS", "raw", "lower", _REST, "mean", ("edited", "target", "lpips"), lpips,
+        "lpips", "LPIPS", "raw", "lower", _UNBOUNDED, "mean", ("edited", "target", "lpips"), lpips,
         settings=("align",), source="LPIPS (arXiv:1801.03924), eq. 1",
     ),
 )  # fmt: skip
-#: Not in that table. A caption describes the target: where that is gone, so is what an edit is measured by.
-FURTHER = (
+#: Not in that table.
+OTHER_METRICS = (
     Metric(
         "clip_t", "CLIP-T", "per cent", "higher", (-1.0, 1.0), "mean", ("edited", "target", "clip"), clip_t,
         source=_MAGICBRUSH,
     ),
     Metric(
         "obeyed", "Obeyed (known truth)", "per cent", "higher", (0.0, 1.0), "proportion",
-        ("edited", "sample", "things"), obeyed, source="this project: pictures of each thing's absence",
+        ("edited", "sample", "things"), score_obeyed, source="this project: drawn images without each object",
     ),
 )  # fmt: skip

@@ -1,5 +1,5 @@
-"""Reading the letter of a multiple-choice answer: our own rule, and VLMEvalKit's when NegVQA appeared, on
-which its figures depend. `options` are the texts behind A, B, C, ... in order.
+"""Parsing of multiple-choice answers: our own rule, and VLMEvalKit's at the time of NegVQA, which decides
+NegVQA's numbers. `options` are the texts of A, B, C, ... in order.
 
     parse("A dog is on the left.", ["cat", "dog"])   -> Letter("B", ""): "A" is an article here
     parse("I cannot tell.", ["dog", "cat"])          -> Letter(None, "no option is named")
@@ -14,34 +14,34 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from nein.loading.errors import choose
-from nein.metrics.base import MetricError, paper_present, parse_yes_no, without_thoughts
+from nein.metrics.base import MetricError, paper_says_present, parse_yes_no, strip_thoughts
 
 LETTERS = string.ascii_uppercase
 Rule = Literal["fixed", "vlmevalkit"]
-#: How a choice is read off a model: from what it writes, or from the probabilities of the letters.
+#: Source of a choice: the written answer, or the probabilities of the letters.
 SCORINGS = ("generated", "logprob")
 
-#: What pandas takes for a missing value: the default `na_values` of `pandas.read_csv`, which VLMEvalKit uses.
+#: Texts that pandas reads as missing: the default `na_values` of `pandas.read_csv`, which VLMEvalKit uses.
 MISSING = frozenset(
     " #N/A #NA -1.#IND -1.#QNAN -NaN -nan 1.#IND 1.#QNAN <NA> N/A NA NULL NaN None n/a nan null".split(" ")
 ) | {"#N/A N/A"}
 
 
 class Letter(NamedTuple):
-    """`letter`, or None with the `reason`. `declined`: by a rule of VLMEvalKit the answer chooses none, which
-    is a reading: nobody else is asked."""
+    """Result of parsing."""
 
     letter: str | None
-    reason: str
-    declined: bool = False
+    reason: str  # why there is no letter
+    declined: bool = False  # VLMEvalKit: the answer chooses none, so no language model is asked
 
 
 def parse(answer: str, options: Sequence[str | None], rule: str = "fixed") -> Letter:
-    """The option that an answer chooses. Raises MetricError for an unknown rule, or not 2 to 26 options.
+    """Find the option that an answer chooses. Raises MetricError for an unknown rule, or unless there are 2
+    to 26 options.
 
     rule  "fixed": a letter at the beginning or in a statement ("the answer is B"), else the text of exactly
           one option. "A" before another word is the article unless something marks it. "vlmevalkit": see
-          the function; an option may be None (`without_missing`).
+          `read_vlmevalkit`; an option may be None (`drop_missing`).
     """
     choose("letter rule", rule, RULES)
     if not 2 <= len(options) <= len(LETTERS):
@@ -49,27 +49,27 @@ def parse(answer: str, options: Sequence[str | None], rule: str = "fixed") -> Le
     return RULES[rule](answer, options)
 
 
-def without_missing(options: Sequence[str]) -> tuple[str | None, ...]:
-    """As VLMEvalKit reads options: None for those that pandas takes for missing."""
+def drop_missing(options: Sequence[str]) -> tuple[str | None, ...]:
+    """Options as VLMEvalKit reads them: None for those in `MISSING`."""
     return tuple(None if option in MISSING else option for option in options)
 
 
-def by_option(answers: Sequence[str], rule: str = "fixed") -> Letter:
-    """The only option that got a yes; answers: what was said about each. rule: "fixed", the first word
-    decides, or "paper", yes in any case and everything else a no."""
+def read_verdicts(answers: Sequence[str], rule: str = "fixed") -> Letter:
+    """Find the only option answered with yes. answers: one per option. rule: "fixed", the first word decides;
+    "paper", yes in any case, and everything else is a no."""
     choose("yes-no rule", rule, ("fixed", "paper"))
-    read = [parse_yes_no(a) if rule == "fixed" else paper_present(a) for a in answers]
-    if None in read:
-        return Letter(None, f"the answer about option {LETTERS[read.index(None)]} is neither yes nor no")
-    if read.count(True) != 1:
-        return Letter(None, "yes to several options" if any(read) else "no to every option")
-    return Letter(LETTERS[read.index(True)], "")
+    verdicts = [parse_yes_no(a) if rule == "fixed" else paper_says_present(a) for a in answers]
+    if None in verdicts:
+        return Letter(None, f"the answer about option {LETTERS[verdicts.index(None)]} is neither yes nor no")
+    if verdicts.count(True) != 1:
+        return Letter(None, "yes to several options" if any(verdicts) else "no to every option")
+    return Letter(LETTERS[verdicts.index(True)], "")
 
 
 # --- the rule of VLMEvalKit ----------------------------------------------------------------
 
 
-#: What the toolkit writes in place of an answer that its server failed to give.
+#: VLMEvalKit's text for an answer that its server did not give.
 _FAILED = "Failed to obtain answer via API"
 _REFUSALS = (
     "Sorry, I can't help with images of people yet.",
@@ -79,14 +79,14 @@ _REFUSALS = (
 )
 
 
-def vlmevalkit(answer: str, options: Sequence[str | None]) -> Letter:
-    """Exact matching as VLMEvalKit (`can_infer`) did it, before it asked a language model, days before NegVQA
-    appeared.
+def read_vlmevalkit(answer: str, options: Sequence[str | None]) -> Letter:
+    """Exact matching by VLMEvalKit (`can_infer`), the step before it asks a language model, days before
+    NegVQA.
 
-    The characters .()[],:;!*#{} become blanks; the one option whose letter stands alone among the words is
-    the answer. Else the one option whose text occurs in the answer (any case, also inside a word). A "Z"
-    without a letter, and four sentences of refusal, choose nothing. Quirks kept: "A" as an article counts as
-    the letter, and a lower-case letter does not.
+    The characters .()[],:;!*#{} become blanks; the only option whose letter is a word of its own is the
+    answer. Else the only option whose text occurs in the answer (any case, also inside a word). A "Z" without
+    a letter, and four sentences of refusal, choose nothing. Quirks kept: "A" as an article counts as the
+    letter, and a lower-case letter does not.
 
     Source: https://github.com/open-compass/VLMEvalKit, vlmeval/utils/matching_util.py at commit 0f27427e of
     25 May 2025.
@@ -110,18 +110,18 @@ def vlmevalkit(answer: str, options: Sequence[str | None]) -> Letter:
 
 
 _NOT = r"(?:not|isn't|is not|cannot|can't|n't|never|neither|nor|except|rather than|instead of|other than)"
-#: Words that deny an option's text behind them (a word may stand between), where apostrophes are blanks.
+#: Words that deny the option text after them (one word may stand between); apostrophes are blanks.
 _DENIED = (
     r"(?:not|no|without|never|neither|nor|cannot|except|rather than|instead of|other than"
     r"|(?:is|are|does|do|can|has|have|was|were)n t)"
 )
 _LEAD = r"(?:answer|option|choice|letter|choose|select|pick)"
-_MARK = r"[*_`\"'(\[{<$\s]*"  # what may stand between a lead word and its letter
-# A letter alone: no Latin letter, digit or apostrophe with more touches it.
+_MARK = r"[*_`\"'(\[{<$\s]*"  # characters allowed between a lead word and its letter
+# Borders of a single letter: no Latin letter, digit or apostrophe with a letter touches it.
 _LATIN = r"0-9A-Za-z_\u00c0-\u024f"
 _OPEN, _SHUT = rf"(?<![{_LATIN}'])", rf"(?![{_LATIN}]|'[{_LATIN}])"
 #: "the answer is B", "Answer: (B)", "option B", "I choose B", "\boxed{B}", "**B**", "(B)", "it must be B.";
-#: no two parts in a row take the same blanks.
+#: no two adjacent parts match the same blanks, so that matching stays linear.
 _STATED = re.compile(
     rf"(?:\b(?P<word>{_LEAD})\b(?:\s+(?:is|would be|should be|must be|are))?(?:\s*[:=])?(?:\s+{_LEAD})?"
     rf"(?:\s*(?:is(?:\s*[:=])?|[:=]))?{_MARK}(?P<lead>[A-Za-z]){_SHUT}"
@@ -141,9 +141,9 @@ _FIRST = re.compile(
 )
 _BARE = re.compile(rf"{_OPEN}[A-Z]{_SHUT}")
 _SIGNS = str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"'})
-#: End of text and turns, as decoders leave them.
+#: Special tokens that decoders leave in a text.
 _SPECIAL = re.compile(r"<\|[\w-]{1,40}\|>|</?s>|<eos>|<end_of_turn>")
-#: The answer in a JSON object, in Python's notation of one, or in tags.
+#: An answer in a JSON object, in a Python dictionary, or in tags.
 _FIELD = re.compile(
     r"""["'](?:final[_ ])?(?:answer|choice|option|letter)["']\s*:\s*(?P<quote>["'])(?P<value>.*?)(?P=quote)"""
     r"|<answer>(?P<tagged>.*?)</answer>",
@@ -151,84 +151,85 @@ _FIELD = re.compile(
 )
 
 
-def fixed(answer: str, options: Sequence[str]) -> Letter:
-    """See `parse`. What comes before the end of a <think> block, and letters that are excluded, do not count.
-    In order: the whole answer is a letter; it is an option's text; statements; a marked letter at the
-    beginning; the options' texts within it."""
-    if (behind := without_thoughts(_SPECIAL.sub(" ", _normal(answer)))) is None:
+def read_fixed(answer: str, options: Sequence[str]) -> Letter:
+    """Our own rule (`parse`). Thoughts and excluded letters ("not B") are ignored. In order: the whole answer
+    is a letter; it is an option's text; statements; a marked letter at the beginning; option texts within
+    it."""
+    if (answer_text := strip_thoughts(_SPECIAL.sub(" ", _normalize(answer)))) is None:
         return Letter(None, "the answer was cut off while the model was thinking")
-    text = behind.strip()
+    text = answer_text.strip()
     fields = {field["value"] or field["tagged"] or "" for field in _FIELD.finditer(text)}
     if len(fields) == 1:
         text = fields.pop().strip()
     letters = LETTERS[: len(options)]
     if not text:
         return Letter(None, "the answer is empty")
-    if whole := _ALONE.fullmatch(text):
-        letter = whole["letter"]
-        if letter.upper() not in letters or (letter in map(_name, options) and letter.islower()):
-            if choice := _the_option(letter, options, _name) or _the_option(letter, options, _literal):
+    if bare_letter := _ALONE.fullmatch(text):
+        letter = bare_letter["letter"]
+        if letter.upper() not in letters or (letter in map(_strip, options) and letter.islower()):
+            if choice := _match_option(letter, options, _strip) or _match_option(letter, options, _literal):
                 return choice
-        return _checked(letter.upper(), letters)
-    if choice := _the_option(text, options, _literal) or _the_option(text, options, _plain):
+        return _make_letter(letter.upper(), letters)
+    if choice := _match_option(text, options, _literal) or _match_option(text, options, _plain):
         return choice
-    text, excluded = _without_excluded(_without_list(text, letters, options), letters)
-    if excluded and (left := _ALONE.fullmatch(text.strip(" ,"))):
-        return _checked(left["letter"].upper(), letters)
-    read = _read(text, letters, options)
+    text, excluded = _remove_excluded(_remove_list(text, letters, options), letters)
+    if excluded and (bare_letter := _ALONE.fullmatch(text.strip(" ,"))):
+        return _make_letter(bare_letter["letter"].upper(), letters)
+    read = _read_sentence(text, letters, options)
     if excluded and read.reason == "no option is named":
         return Letter(None, "the answer only says which option it is not")
     return read
 
 
-def _the_option(text: str, options: Sequence[str], form: Callable[[str], str]) -> Letter | None:
-    """The one option that is the text in that form."""
+def _match_option(text: str, options: Sequence[str], form: Callable[[str], str]) -> Letter | None:
+    """The only option that equals the text after `form`; None for none or several."""
     same = [k for k, option in enumerate(options) if form(option) == form(text)]
     return Letter(LETTERS[same[0]], "") if len(same) == 1 else None
 
 
-def _read(text: str, letters: str, options: Sequence[str]) -> Letter:
-    """The letter in a sentence."""
-    by_text, first, several = (
-        _by_text(text, options),
-        _FIRST.match(text),
-        Letter(None, "several options are named"),
-    )
-    if by_text.letter is not None and any(len(_plain(o)) > 1 and _BARE.search(_normal(o)) for o in options):
-        # "Point A" is an option, its "A" is none.
+def _read_sentence(text: str, letters: str, options: Sequence[str]) -> Letter:
+    """Find the letter in a sentence."""
+    by_text, first = _find_option_text(text, options), _FIRST.match(text)
+    several = Letter(None, "several options are named")
+    if by_text.letter is not None and any(
+        len(_plain(o)) > 1 and _BARE.search(_normalize(o)) for o in options
+    ):
+        # Options such as "Point A" contain letters of their own.
         same = first is None or first["letter"] not in letters or first["letter"] == by_text.letter
         return by_text if same else several
-    if stated := _stated(text, letters, options, first["letter"] if first else ""):
+    if stated := _find_statement(text, letters, options, first["letter"] if first else ""):
         return stated
-    if _lists(text, letters):
+    if _lists_letters(text, letters):
         return several
-    return _checked(first["letter"], letters) if first else by_text
+    return _make_letter(first["letter"], letters) if first else by_text
 
 
-def _name(option: str) -> str:
-    return _normal(option).strip()
+def _strip(option: str) -> str:
+    return _normalize(option).strip()
 
 
-def _checked(letter: str, letters: str) -> Letter:
+def _make_letter(letter: str, letters: str) -> Letter:
     return Letter(letter, "") if letter in letters else Letter(None, f"'{letter}' is no option")
 
 
-def _normal(text: str) -> str:
-    """Full-width, circled and mathematical letters as plain ones; no invisible characters."""
+def _normalize(text: str) -> str:
+    """Replace full-width, circled and mathematical letters by plain ones; drop invisible characters."""
     plain = unicodedata.normalize("NFKC", text)
     return "".join(c for c in plain if unicodedata.category(c) != "Cf").translate(_SIGNS)
 
 
-def _without_list(text: str, letters: str, options: Sequence[str]) -> str:
-    """The text without a repeated list of the options ("A. cat B. dog"), which chooses nothing."""
-    texts = [re.escape(_normal(option).strip()) for option in options]
-    behind = [rf"\s*{text}" if text else r"(?![).:])" for text in texts]
-    item = "|".join(rf"\(?{letter}[).:]+{rest}" for letter, rest in zip(letters, behind, strict=True))
+def _remove_list(text: str, letters: str, options: Sequence[str]) -> str:
+    """Remove a repeated list of the options ("A. cat B. dog"), which chooses nothing."""
+    texts = [re.escape(_normalize(option).strip()) for option in options]
+    item_texts = [rf"\s*{text}" if text else r"(?![).:])" for text in texts]
+    item = "|".join(
+        rf"\(?{letter}[).:]+{item_text}" for letter, item_text in zip(letters, item_texts, strict=True)
+    )
     return re.sub(rf"(?<!\w)(?:(?:{item})[\s,.;|]*){{2,}}", " ", text, flags=re.IGNORECASE).strip()
 
 
-def _without_excluded(text: str, letters: str) -> tuple[str, bool]:
-    """The text without letters that it rules out, and whether there were any."""
+def _remove_excluded(text: str, letters: str) -> tuple[str, bool]:
+    """(text without letters that it rules out, whether there were any)."""
     letter = rf"(?:the\s+)?(?:{_LEAD}\s+)?\(?[{letters}]\)?{_SHUT}"
     before = (
         rf"(?:,\s*|\band\s+|\bbut\s+)?(?:\b|(?<=[a-z]))(?i:(?!n?either|nor){_NOT})\s+(?:be\s+)?"
@@ -240,20 +241,20 @@ def _without_excluded(text: str, letters: str) -> tuple[str, bool]:
         rf"(?:incorrect|wrong|false|excluded|eliminated|ruled out|{wrong})"
         r"(?:\s+(?:option|answer|choice))?)\b"
     )
-    rest, count = re.subn(f"{before}|{behind}", " ", text)
-    return rest.strip(), count > 0
+    remaining, count = re.subn(f"{before}|{behind}", " ", text)
+    return remaining.strip(), count > 0
 
 
-def _stated(text: str, letters: str, options: Sequence[str], first: str) -> Letter | None:
-    """What the statements of an answer agree on; None without one. The one letter that is called the answer
-    stands above others; `first`, a marked letter at the beginning, must not disagree."""
-    named: list[tuple[str, str]] = []  # letter, and how it is named
+def _find_statement(text: str, letters: str, options: Sequence[str], first: str) -> Letter | None:
+    """Letter that all statements agree on; None without statements. A letter called "the answer" outranks
+    others; `first`, a marked letter at the beginning, must not disagree."""
+    named: list[tuple[str, str]] = []  # (letter, group of `_STATED`, or "answer")
     for match in _STATED.finditer(text):
         kind = next(k for k in ("lead", "box", "bold", "round", "close", "colon", "said") if match[k])
         letter = match[kind]
         if letter.islower() and kind != "lead":
             continue
-        # An article: "the answer is a dog", not "option a".
+        # "the answer is a dog" has an article, "option a" a letter.
         article = letter.islower() and re.match(r" [a-z]", text[match.end(kind) : match.end(kind) + 2])
         if article and match["word"].lower() not in ("option", "choice", "letter"):
             continue
@@ -262,9 +263,9 @@ def _stated(text: str, letters: str, options: Sequence[str], first: str) -> Lett
     if not inside:
         if not named:
             return None
-        return _the_option(named[-1][0], options, _plain) or _checked(named[-1][0], letters)
+        return _match_option(named[-1][0], options, _plain) or _make_letter(named[-1][0], letters)
     several = Letter(None, "several options are named")
-    if _lists(text, letters):
+    if _lists_letters(text, letters):
         return several
     answers = {letter for letter, kind in inside if kind == "answer"}
     last, kind = inside[-1]
@@ -274,8 +275,8 @@ def _stated(text: str, letters: str, options: Sequence[str], first: str) -> Lett
     return several if others != {last} else Letter(last, "")
 
 
-def _lists(text: str, letters: str) -> bool:
-    """Whether letters are joined ("A and B", "A, B"), stand alone side by side, or are keys of an object."""
+def _lists_letters(text: str, letters: str) -> bool:
+    """Whether letters are joined ("A and B", "A, B"), are the only words, or are keys of an object."""
     letter = rf"\(?([{letters}])\)?"
     joined = rf"{_OPEN}{letter}\s*(?:and|n?or|&|/|,)\s*{letter}{_SHUT}"
     alone = set(text.split()) if re.fullmatch(rf"(?:[{letters}]\s+)+[{letters}]", text) else set()
@@ -285,36 +286,38 @@ def _lists(text: str, letters: str) -> bool:
 
 
 def _literal(text: str) -> str:
-    return " ".join(_normal(text).casefold().split())
+    return " ".join(_normalize(text).casefold().split())
 
 
 def _plain(text: str) -> str:
-    return " ".join(re.sub(r"[^\w\s.%/-]", " ", _normal(text).lower()).split()).strip(" .")
+    return " ".join(re.sub(r"[^\w\s.%/-]", " ", _normalize(text).lower()).split()).strip(" .")
 
 
-def _by_text(text: str, options: Sequence[str]) -> Letter:
-    """The one option whose text occurs as whole words, undenied; the longer of two that overlap."""
-    rest, named, denied = f" {_plain(text)} ", [], False
+def _find_option_text(text: str, options: Sequence[str]) -> Letter:
+    """The only option whose text occurs as whole words and undenied; of two that overlap the longer."""
+    remaining, named, denied = f" {_plain(text)} ", [], False
     plain = [_plain(option) for option in options]
     for k in sorted(range(len(options)), key=lambda k: -len(plain[k])):
-        wanted = plain[k]
-        if not wanted or plain.count(wanted) > 1:  # "> 3" and "< 3": words alone do not tell them apart
+        option_text = plain[k]
+        if (
+            not option_text or plain.count(option_text) > 1
+        ):  # "> 3" and "< 3": words alone do not tell them apart
             continue
-        if re.fullmatch("[a-z]", wanted):  # "N" is no "n", and "a" before a word is the article
-            letter = rf"{_OPEN}{_name(options[k])}{_SHUT}(?! [a-z])"
-            named += [k] if re.search(letter, _normal(text)) else []
+        if re.fullmatch("[a-z]", option_text):  # "N" is no "n", and "a" before a word is the article
+            letter = rf"{_OPEN}{_strip(options[k])}{_SHUT}(?! [a-z])"
+            named += [k] if re.search(letter, _normalize(text)) else []
             continue
         pattern = (
             rf"(?<![\w-])(?P<no>{_DENIED} (?:\w+ )??(?:(?:a|an|the|any) )?)?"
-            rf"(?:(?:a|an|the) )?{re.escape(wanted)}(?![\w-])"
+            rf"(?:(?:a|an|the) )?{re.escape(option_text)}(?![\w-])"
         )
-        denials = [bool(hit["no"]) for hit in re.finditer(pattern, rest)]
+        denials = [bool(hit["no"]) for hit in re.finditer(pattern, remaining)]
         named += [] if all(denials) else [k]
         denied |= bool(denials) and all(denials)
-        rest = re.sub(pattern, " ", rest)
+        remaining = re.sub(pattern, " ", remaining)
     if named:
         return Letter(LETTERS[named[0]], "") if len(named) == 1 else Letter(None, "several options are named")
     return Letter(None, "the answer only says which option it is not" if denied else "no option is named")
 
 
-RULES: dict[str, Callable[[str, Any], Letter]] = {"fixed": fixed, "vlmevalkit": vlmevalkit}
+RULES: dict[str, Callable[[str, Any], Letter]] = {"fixed": read_fixed, "vlmevalkit": read_vlmevalkit}

@@ -1,4 +1,5 @@
-"""What every encoder and judge needs: find a checkpoint, load it safely, fingerprint it, run it exactly."""
+"""Loading of encoders and judges: find a checkpoint, load it from safetensors, digest it; exact
+arithmetic."""
 
 from __future__ import annotations
 
@@ -19,63 +20,63 @@ from nein.loading.references import cached_commit, check_hub, parse_reference
 from nein.loading.weights import align, check_loaded, check_tokenizer, read_checkpoint
 from nein.metrics.base import MetricError
 
-#: Under which key a training checkpoint has its model.
+#: Keys of a training checkpoint under which the model may be.
 _STATES = ("state_dict", "model", "model_state_dict")
-#: What torch, transformers and safetensors raise for files that they cannot use.
+#: Errors of torch, transformers and safetensors for unusable files.
 UNREADABLE = (OSError, RuntimeError, ValueError, KeyError, SafetensorError)
 
 
 @dataclass(frozen=True)
 class Source:
-    """Folder or hub id as given, commit (None: a folder), SHA-256 of a folder's files or `id@commit`, and the
-    configuration of a model of transformers."""
+    """Origin of a model of transformers."""
 
-    reference: str
-    revision: str | None
-    digest: str
-    config: Any = None
+    reference: str  # folder or hub id
+    revision: str | None  # commit; None for a folder
+    digest: str  # SHA-256 of a folder's files, or `id@commit`
+    config: Any = None  # the model's configuration
 
-    def part(self, cls: Any, **options: Any) -> Any:
-        """A tokenizer or processor of the model. Raises MetricError, UserError for one that does not fit."""
-        part = from_pretrained(cls, self.reference, revision=self.revision, **options)
+    def load_part(self, cls: Any, **options: Any) -> Any:
+        """Load the model's tokenizer or processor. Raises MetricError, or UserError for one that does not
+        fit."""
+        part = load_pretrained(cls, self.reference, revision=self.revision, **options)
         tokenizer = getattr(part, "tokenizer", part)
         if hasattr(tokenizer, "get_vocab"):
             check_tokenizer(tokenizer, self.config, self.reference)
         return part
 
 
-def state_dict(file: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a checkpoint by name without DistributedDataParallel's "module."."""
+def read_state_dict(file: Path) -> dict[str, torch.Tensor]:
+    """Tensors of a checkpoint by name, without DistributedDataParallel's prefix "module."."""
     state = read_checkpoint(file)[0]
     if isinstance(state, Mapping):
         state = next((state[key] for key in _STATES if key in state), state)
     if not isinstance(state, Mapping) or not state or not all(torch.is_tensor(v) for v in state.values()):
-        raise MetricError(f"'{file}' holds no state dict of tensors.")
+        raise MetricError(f"'{file}' has no state dict of tensors.")
     return {str(key).removeprefix("module."): value for key, value in state.items()}
 
 
 def check_folder(reference: str) -> tuple[str, str | None]:
-    """(folder, None) or (owner/name, revision); raises MetricError for what cannot be a model folder or a hub
+    """(folder, None) or (owner/name, revision). Raises MetricError for neither a model folder nor a hub
     id."""
-    given = parse_reference(reference)
-    path = Path(given.name)
-    what = "give a folder with config.json and *.safetensors, or a hub id 'owner/name'"
+    parsed = parse_reference(reference)
+    path = Path(parsed.name)
+    advice = "pass a folder with config.json and *.safetensors, or a hub id 'owner/name'"
     if path.is_dir():
         if not (path / "config.json").is_file():
-            raise MetricError(f"The model folder '{path}' has no config.json; {what}.")
+            raise MetricError(f"The model folder '{path}' has no config.json; {advice}.")
         if not any(path.glob("*.safetensors")):
             pickles = sorted(p.name for p in path.iterdir() if p.suffix in (".bin", ".pt", ".pth", ".ckpt"))
-            found = f" (found {', '.join(pickles)}, which are pickles and are not loaded)" if pickles else ""
-            raise MetricError(f"The model folder '{path}' has no *.safetensors file{found}; {what}.")
+            note = f" (only pickles, which are never loaded: {', '.join(pickles)})" if pickles else ""
+            raise MetricError(f"The model folder '{path}' has no *.safetensors file{note}; {advice}.")
     elif path.is_file():
-        raise MetricError(f"'{path}' is a file; {what}.")
-    elif given.name.count("/") != 1 or given.name.startswith((".", "/", "~")):
-        raise MetricError(f"There is no model folder '{given.name}'; {what}.")
-    return given.name, given.revision
+        raise MetricError(f"'{path}' is a file; {advice}.")
+    elif parsed.name.count("/") != 1 or parsed.name.startswith((".", "/", "~")):
+        raise MetricError(f"There is no model folder '{parsed.name}'; {advice}.")
+    return parsed.name, parsed.revision
 
 
-def from_pretrained(cls: Any, path_or_id: str, *, revision: str | None = None, **kwargs: Any) -> Any:
-    """`cls.from_pretrained`; code of the checkpoint never runs. Raises MetricError for unusable files."""
+def load_pretrained(cls: Any, path_or_id: str, *, revision: str | None = None, **kwargs: Any) -> Any:
+    """`cls.from_pretrained` without the checkpoint's code. Raises MetricError for unusable files."""
     options = {"revision": revision or "main", "trust_remote_code": False}
     if not Path(path_or_id).is_dir():
         check_hub(path_or_id, revision)
@@ -87,7 +88,7 @@ def from_pretrained(cls: Any, path_or_id: str, *, revision: str | None = None, *
         raise MetricError(f"Cannot load {cls.__name__} from '{path_or_id}': {first_line(error)}") from error
 
 
-def type_of(reference: str) -> str | None:
+def read_model_type(reference: str) -> str | None:
     """`model_type` of a checkpoint's configuration ("llava_next"). Raises MetricError."""
     from transformers import PretrainedConfig
 
@@ -104,24 +105,28 @@ def type_of(reference: str) -> str | None:
 def load_model(
     cls: Any, reference: str, model_type: str | None = None, *, device: str, dtype: str, **options: Any
 ) -> tuple[Any, Source]:
-    """A model from safetensors, in evaluation mode on `device`, and its source. model_type: of the
-    configuration; None for any. options: of `from_pretrained`; device_map "auto" or "balanced" spreads the
-    layers over all GPUs (accelerate). Raises MetricError, also for lost weights."""
-    number_type = torch_dtype(dtype)
-    if isinstance(spread := options.get("device_map"), str):
-        choose("device_map", spread, ("auto", "balanced"))
+    """Load (model, source) from safetensors, in evaluation mode on `device`. Raises MetricError, also for
+    missing weights.
+
+    model_type  Required `model_type` of the configuration; None allows any.
+    options     Of `from_pretrained`; device_map "auto" or "balanced" spreads the layers over all GPUs
+                (accelerate).
+    """
+    torch_type = torch_dtype(dtype)
+    if isinstance(placement := options.get("device_map"), str):
+        choose("device_map", placement, ("auto", "balanced"))
         if device == "cpu":
-            raise MetricError(f"device_map is '{spread}', which needs a GPU, but the device is 'cpu'.")
+            raise MetricError(f"device_map is '{placement}', which needs a GPU, but the device is 'cpu'.")
     path_or_id, revision = check_folder(reference)
-    if model_type is not None and (actual := type_of(reference)) != model_type:
+    if model_type is not None and (actual := read_model_type(reference)) != model_type:
         raise MetricError(
-            f"'{path_or_id}' is a '{actual}' checkpoint; {cls.__name__} needs one of type '{model_type}'."
+            f"'{path_or_id}' is of type '{actual}'; {cls.__name__} needs a checkpoint of type '{model_type}'."
         )
-    # Weights missing from a file are drawn; nobody else's random numbers change before that is refused.
-    with torch.random.fork_rng(devices=[]), no_bar(Path(path_or_id).is_dir()):
-        options |= {"revision": revision, "use_safetensors": True, "dtype": number_type}
-        model, found = from_pretrained(cls, path_or_id, output_loading_info=True, **options)
-    check_loaded(type(model), found, path_or_id)
+    # transformers draws missing weights at random; the global generator is left unchanged.
+    with torch.random.fork_rng(devices=[]), hide_progress(Path(path_or_id).is_dir()):
+        options |= {"revision": revision, "use_safetensors": True, "dtype": torch_type}
+        model, info = load_pretrained(cls, path_or_id, output_loading_info=True, **options)
+    check_loaded(type(model), info, path_or_id)
     if not {"quantization_config", "device_map"} & options.keys():
         model = model.to(device)
     align(model).eval().requires_grad_(False)
@@ -132,7 +137,7 @@ def load_model(
 
 
 @contextlib.contextmanager
-def no_bar(local: bool) -> Iterator[None]:
+def hide_progress(local: bool) -> Iterator[None]:
     """No progress bar for local files; a download keeps its own."""
     from transformers.utils import logging
 
@@ -144,7 +149,7 @@ def no_bar(local: bool) -> Iterator[None]:
 
 
 def model_fields(kind: str, model: Any, source: Source) -> Json:
-    """The part of `describe()` that all models of torch share."""
+    """Entries of `describe()` that all torch models share."""
     first = next(model.parameters())
     return {
         "kind": kind,
@@ -159,9 +164,9 @@ def model_fields(kind: str, model: Any, source: Source) -> Json:
 
 @contextlib.contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """A folder to be filled, named once it is complete. Raises MetricError where `folder` exists."""
+    """Yield a draft folder, renamed to `folder` when complete. Raises MetricError if that exists."""
     if folder.exists():
-        raise MetricError(f"'{folder}' exists already; give a folder that does not.")
+        raise MetricError(f"'{folder}' already exists; pass a new folder.")
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.absolute().parent) as temporary:
         draft = Path(temporary, "folder")
         draft.mkdir()
@@ -170,14 +175,14 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 def library() -> str:
-    """Version of transformers, whose image processors have changed what models see."""
+    """Version of transformers, whose image processors differ between versions."""
     from importlib.metadata import version
 
     return f"transformers {version('transformers')}"
 
 
-def on_device(model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Tensors on the model's device, floating point ones in its dtype; anything else as it is."""
+def move_inputs(model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Move tensors to the model's device, floating point ones to its dtype; other values are kept."""
     return {
         key: value.to(model.device, model.dtype if value.is_floating_point() else value.dtype)
         if isinstance(value, torch.Tensor)
@@ -187,7 +192,8 @@ def on_device(model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class SharedTokenizer:
-    """A tokenizer or processor behind a lock: fast tokenizers keep padding and truncation between calls."""
+    """Thread-safe tokenizer or processor: fast tokenizers keep padding and truncation as state between
+    calls."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -200,7 +206,7 @@ class SharedTokenizer:
 
 @contextlib.contextmanager
 def exact() -> Iterator[None]:
-    """No gradients, and no TensorFloat-32, which moves cosines in the fourth decimal."""
+    """Compute without gradients and without TensorFloat-32, which changes cosines in the fourth decimal."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     try:

@@ -1,5 +1,6 @@
-"""From a reference to a loaded model: encoders, judges, duals, models of multiple choice and rewards.
-References are told apart as strings; a loader is imported when it is used.
+"""Loading of models by reference: encoders, judges, duals (two-tower models), multiple choice, rewards.
+
+The form of a reference decides its loader, which is imported on use.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from nein.loading.references import (
 from nein.metrics.base import MetricError
 from nein.metrics.chat import endpoint
 
-#: A package offers a judge (`metrics.judges.base`), or a function `load(kind=..., device=..., dtype=...,
-#: **options)` that makes one, by an entry point of this group: `plugin:NAME`.
+#: Entry-point group of other packages' judges, `plugin:NAME`: a judge (`metrics.judges.base`), or a function
+#: `load(kind=..., device=..., dtype=..., **options)` that makes one.
 GROUP = "nein.judges"
-#: Kind of judge -> the method it must have.
+#: Kind of judge -> its method.
 METHODS = {"vqa": "ask", "ovd": "detect", "itm": "match"}
 
 ENCODERS: dict[str, str] = {
@@ -46,28 +47,29 @@ JUDGES: dict[str, dict[str, str]] = {
     },
     "itm": {"": "nein.metrics.judges.blip:load"},
 }
-#: Options of a judge's class that another one of the kind does without.
-_OF_ONE = ("quantization", "pad", "backend")
-#: Kind of a judge's reference -> loader; any other is that of a folder or hub id.
+#: Options that only some loaders of a kind take; the others ignore them.
+_OPTIONAL = ("quantization", "pad", "backend")
+#: Kind of reference -> loader of judges that are neither a folder nor a hub id.
 REFERENCES: dict[str, str] = {
     "plugin": "nein.metrics.models:load_plugin",
     "attribute": "nein.metrics.models:load_plugin",
     "served": "nein.metrics.chat.asking:ChatJudge.load",
 }
-#: Models with an encoder for images and one for sentences: prefix of a reference -> loader. Other references
-#: are transformers' (a folder or a hub id), or open_clip's where the folder is in its layout.
+#: Duals, with an encoder for images and one for sentences: prefix of a reference -> loader. References
+#: without a
+#: prefix are folders or hub ids of transformers, or folders in open_clip's layout.
 DUALS: dict[str, str] = {
     "open_clip": "nein.metrics.dual.openclip:load",
     "random": "nein.metrics.dual:load_control",
     "constant": "nein.metrics.dual:load_control",
-    "sentence": "nein.metrics.encoders:load_sentences",  # of sentences alone
+    "sentence": "nein.metrics.encoders:load_sentences",  # encodes sentences only
 }
 #: Judges of whole edits: prefix of a reference -> loader.
 REWARDS: dict[str, str] = {
     "editscore": "nein.metrics.rewards:load_editscore",
     "pairwise": "nein.metrics.rewards:load_pairwise",
 }
-#: Kinds that are not always a repository in transformers' layout, duals by prefix -> what says their origins.
+#: Kind of encoder or prefix of a dual -> function that lists its downloads, if these are not one repository.
 ORIGINS: dict[str, str] = {
     "lpips": "nein.metrics.encoders:lpips_origins",
     "fid": "nein.metrics.encoders:fid_origins",
@@ -76,15 +78,15 @@ ORIGINS: dict[str, str] = {
 
 
 def check_reference(path_or_id: str) -> None:
-    """Checks the reference of a judge, or of a model that answers questions; loads nothing, asks no hub and
-    no endpoint, imports what another package offers. Raises MetricError, one sentence."""
-    (offered if parse_reference(path_or_id).is_code else endpoint.check)(path_or_id)
+    """Check the reference of a judge or multiple-choice model without loading or network; plug-ins are
+    imported. Raises MetricError."""
+    (find_plugin if parse_reference(path_or_id).is_code else endpoint.check)(path_or_id)
 
 
 def load_encoder(
     kind: str, path_or_id: str, *, device: str = "cpu", dtype: str = "float32", **options: Any
 ) -> Any:
-    """Load the network behind an image metric: something with `encode(images) -> (N, D) float32` ("lpips":
+    """Load the network of an image metric: an object with `encode(images) -> (N, D) float32` ("lpips":
     `distances`), `fingerprint` and `describe()`. Raises MetricError for an unusable checkpoint.
 
     kind        "clip", "dino", "lpips" or "fid".
@@ -105,68 +107,69 @@ def load_judge(
     kind        "vqa" (`ask`), "ovd" (`detect`) or "itm" (`match`).
     path_or_id  As for `load_encoder`. vqa: LLaVA-NeXT, or any image-text model with a chat template, also
                 "openai:URL#MODEL"; ovd: OWLv2, or any zero-shot detector of transformers; itm: BLIP.
-                Besides "plugin:NAME" and "module:attribute" or "file.py:attribute" (`offered`).
+                Also "plugin:NAME", "module:attribute" and "file.py:attribute" (`find_plugin`).
     options     LLaVA-NeXT: `template`, `quantization`, `batch_size`; OWLv2: `pad`, `backend`, `batch_size`;
                 BLIP: `batch_size`.
     """
     choose("kind of judge", kind, JUDGES)
     path_or_id = locate(path_or_id)
-    given = parse_reference(path_or_id)
+    parsed = parse_reference(path_or_id)
     options |= {"device": device, "dtype": dtype}
-    if given.is_code:
+    if parsed.is_code:
         return load_plugin(path_or_id, kind=kind, **options)
-    if given.kind == "served" and kind != "vqa":
-        raise MetricError(f"A model that is served can only be the judge 'vqa', not '{kind}'.")
-    if (place := REFERENCES.get(given.kind)) is None:
-        from nein.metrics.loading import type_of
+    if parsed.kind == "served" and kind != "vqa":
+        raise MetricError(f"A served model can only be the judge 'vqa', not '{kind}'.")
+    if (loader := REFERENCES.get(parsed.kind)) is None:
+        from nein.metrics.loading import read_model_type
 
-        place = JUDGES[kind].get(type_of(path_or_id) or "", JUDGES[kind][""])
-    load = pkgutil.resolve_name(place)
-    known = inspect.signature(load).parameters
-    if "quantization" not in known and options.get("quantization", "none") != "none":
+        loader = JUDGES[kind].get(read_model_type(path_or_id) or "", JUDGES[kind][""])
+    load = pkgutil.resolve_name(loader)
+    parameters = inspect.signature(load).parameters
+    if "quantization" not in parameters and options.get("quantization", "none") != "none":
         raise MetricError(f"'{path_or_id}' cannot be quantized, only LLaVA-NeXT can; choose 'none'.")
-    return load(path_or_id, **{k: v for k, v in options.items() if k in known or k not in _OF_ONE})
+    return load(path_or_id, **{k: v for k, v in options.items() if k in parameters or k not in _OPTIONAL})
 
 
-def offered(reference: str) -> Any:
-    """The judge of `plugin:NAME`, `module:attribute` or `file.py:attribute`, or what makes it. Raises
+def find_plugin(reference: str) -> Any:
+    """Judge, or function that makes it, of `plugin:NAME`, `module:attribute` or `file.py:attribute`. Raises
     MetricError."""
-    given = parse_reference(reference)
-    if given.kind == "attribute":
+    parsed = parse_reference(reference)
+    if parsed.kind == "attribute":
         judge = load_attribute(reference)
     else:
         points = {point.name: point for point in metadata.entry_points(group=GROUP)}
         if not points:
-            raise MetricError(f"'{reference}': no package offers a judge (entry points of '{GROUP}').")
+            raise MetricError(f"'{reference}': no installed package has judges (entry points of '{GROUP}').")
         try:
-            judge = points[choose("judge plug-in", given.name, points)].load()
+            judge = points[choose("judge plug-in", parsed.name, points)].load()
         except (ImportError, AttributeError) as error:
-            raise MetricError(f"The judge plug-in '{given.name}' cannot be loaded: {error}.") from None
+            raise MetricError(f"The judge plug-in '{parsed.name}' cannot be loaded: {error}.") from None
     if not callable(judge) and not any(hasattr(judge, method) for method in METHODS.values()):
-        raise MetricError(f"'{reference}' is not a judge, and cannot be called to make one.")
+        raise MetricError(f"'{reference}' is neither a judge nor a function that makes one.")
     return judge
 
 
 def load_plugin(path_or_id: str, *, kind: str, **options: Any) -> Any:
-    """A judge of another package, or of a file. Raises MetricError."""
-    judge = made_by = offered(path_or_id)
+    """Load a judge of another package or of a file. Raises MetricError."""
+    judge = made_by = find_plugin(path_or_id)
     if not hasattr(judge, METHODS[kind]) or isinstance(judge, type):
         options = {"kind": kind, **options}
         try:
             inspect.signature(judge).bind(**options)
         except (TypeError, ValueError):
             raise MetricError(
-                f"'{path_or_id}' is not a judge, and cannot be called with {', '.join(options)} to make one."
+                f"'{path_or_id}' is neither a judge nor a function of {', '.join(options)} that makes one."
             ) from None
         judge = judge(**options)
     needed = ("fingerprint", "describe", METHODS[kind], *(("template",) if kind == "vqa" else ()))
-    if lacking := [part for part in needed if not hasattr(judge, part)]:
-        raise MetricError(f"The judge '{path_or_id}' is no '{kind}' judge: it has no {', '.join(lacking)}.")
+    if missing := [part for part in needed if not hasattr(judge, part)]:
+        raise MetricError(f"'{path_or_id}' is not a judge '{kind}': it has no {', '.join(missing)}.")
     return _Plugin(judge, source_digest(made_by))
 
 
 class _Plugin:
-    """A judge whose fingerprint also changes with its source text, so that no old answer is reused."""
+    """Judge whose fingerprint includes its source code, so that edits to the code invalidate cached
+    answers."""
 
     def __init__(self, judge: Any, source: str) -> None:
         self._judge, self.fingerprint = judge, f"{judge.fingerprint}-{source[:12]}"
@@ -176,22 +179,22 @@ class _Plugin:
 
 
 def load_choices(path_or_id: str, *, device: str = "cpu", dtype: str = "float32", **options: Any) -> Any:
-    """Load a model that answers multiple-choice questions (`metrics.choices`). Raises MetricError.
+    """Load a multiple-choice model (`metrics.choices`). Raises MetricError.
 
     path_or_id  A folder or hub id of any image-text-to-text model of transformers with a chat template, or an
                 InstructBLIP; "openai:URL#MODEL"; "file.py:function" (`metrics.choices.FunctionChoices`).
     options     transformers: `batch_size` (images), `max_new_tokens`; endpoints: `max_new_tokens` and those
                 of `metrics.chat.endpoint.Endpoint`.
     """
-    from nein.metrics.choices import ChatChoices, as_choices
+    from nein.metrics.choices import ChatChoices, make_choices
 
     if parse_reference(path_or_id).kind == "attribute":
-        return as_choices(load_attribute(path_or_id), path_or_id.rpartition(":")[2])
+        return make_choices(load_attribute(path_or_id), path_or_id.rpartition(":")[2])
     return ChatChoices.load(locate(path_or_id), device=device, dtype=dtype, **options)
 
 
 def check_reward(reference: str) -> tuple[str, str]:
-    """(kind, model) of a judge of edits, unloaded. Raises MetricError, one sentence."""
+    """(kind, model) of a reward, not loaded. Raises MetricError."""
     kind, _, model = reference.partition(":")
     if not model:
         forms = ", ".join(f"{name}:MODEL" for name in REWARDS)
@@ -211,11 +214,11 @@ def load_reward(
     sending: Mapping[str, Any] = {},
     **options: Any,
 ) -> Any:
-    """Load a judge of whole edits (`metrics.rewards.RewardJudge`). Raises MetricError.
+    """Load a reward (`metrics.rewards.RewardJudge`). Raises MetricError.
 
     reference  "editscore:owner/name", EditScore's questions to an image-text model (arXiv:2509.23909);
                "pairwise:owner/name", any model of multiple choice.
-    sending    Options of `metrics.chat.endpoint.Endpoint`, where the model is served.
+    sending    Options of `metrics.chat.endpoint.Endpoint` for a served model.
     options    editscore: `passes`.
     """
     kind, model = check_reward(reference)
@@ -224,7 +227,7 @@ def load_reward(
 
 
 def load_dual(reference: str, *, device: str = "cpu", dtype: str = "float32", batch_size: int = 32) -> Any:
-    """Load a model with an encoder for images and one for sentences. Raises MetricError.
+    """Load a dual: an encoder for images and one for sentences. Raises MetricError.
 
     reference  A folder or hub id of transformers (CLIP, SigLIP, ...); "open_clip:ARCHITECTURE/TAG",
                "open_clip:hf-hub:OWNER/NAME", or a folder in open_clip's layout; the controls "random" and
@@ -245,14 +248,14 @@ def load_dual(reference: str, *, device: str = "cpu", dtype: str = "float32", ba
 
 
 def dual_prefix(reference: str) -> str | None:
-    """The key of `DUALS` by which a reference is loaded, or None for a folder or hub id."""
+    """Prefix of a reference that is a key of `DUALS`; None for a folder or hub id."""
     prefix, colon, _ = reference.partition(":")
     return prefix if prefix in DUALS and (colon or prefix in ("random", "constant")) else None
 
 
 def origins(kind: str, reference: str) -> list[Need]:
-    """What a model needs to download: empty for a folder or an endpoint. kind: of an encoder or judge,
-    "dual", "text", or any other word for a model in transformers' layout. Raises MetricError."""
+    """Downloads of a model; none for a folder or an endpoint. Raises MetricError. kind: of an encoder or
+    judge, "dual", "text", or any other word for a model in transformers' layout."""
     reference = locate(reference)
     if is_local(reference) or parse_reference(reference).kind in REFERENCES:
         return []
@@ -261,7 +264,7 @@ def origins(kind: str, reference: str) -> list[Need]:
         reference = reference.removeprefix("sentence:")
         if kind in ("random", "constant"):
             return []
-    if kind in ORIGINS and (found := pkgutil.resolve_name(ORIGINS[kind])(reference)) is not None:
-        return found
+    if kind in ORIGINS and (downloads := pkgutil.resolve_name(ORIGINS[kind])(reference)) is not None:
+        return downloads
     origin = Need.parse(reference)
     return [origin] if origin else []

@@ -1,19 +1,20 @@
-"""Plural or singular: English nouns by `inflect` and spaCy, with the kinds that both miss."""
+"""Plural and singular of English nouns: `inflect` and spaCy, corrected by lists of words that both get
+wrong."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from typing import Any
 
-#: Singular words whose ending says plural; those in -us and -ss are told by the ending.
+#: Singular words that end like plurals; words in -us and -ss need no entry.
 SINGULAR = frozenset(
     """gas lens canvas atlas tennis iris oasis axis basis crisis ibis mantis clematis trellis pelvis debris
     chassis thermos rhinoceros cosmos asbestos pancreas molasses mathematics physics gymnastics christmas
     alias madras crossroads""".split()
 )
-#: Plural words in -us: their singular ends in u.
+#: Plural words in -us, with a singular in -u.
 PLURAL_US = frozenset("menus emus gurus gnus tutus bayous caribous".split())
-#: Plural words without a singular of the same thing ("a scissor", "a jean").
+#: Plural words without a singular ("a scissor", "a jean").
 PLURAL = frozenset(
     """scissors trousers pants jeans shorts clothes glasses eyeglasses sunglasses spectacles goggles pajamas
     pyjamas tights leggings overalls binoculars pliers tweezers tongs""".split()
@@ -24,10 +25,10 @@ UNCOUNTABLE = frozenset("broccoli rice bread water grass sand snow furniture lug
 
 @lru_cache(maxsize=1)
 def engine() -> Any:
-    """The one `inflect.engine`, loaded where it is first needed.
+    """The only `inflect.engine`, created on first use.
 
-    The package has typeguard rewrite all of its functions when it is imported, so that they check their
-    arguments, which takes as long as all else that a command does; here it is imported without.
+    On import the package lets typeguard rewrite its functions to check arguments, which takes as long as the
+    rest of a command; here it is imported without that.
     """
     import typeguard
 
@@ -42,7 +43,7 @@ def engine() -> Any:
 
 @lru_cache(maxsize=4096)
 def is_plural(noun: str) -> bool:
-    """Whether a name is plural by its last word: "skis" and "people" are, "bus" and "wine glass" are not."""
+    """Whether a noun phrase is plural, by its last word: "skis", "people", not "bus" or "wine glass"."""
     last = noun.split()[-1].lower()
     if last in PLURAL or last in PLURAL_US:
         return True
@@ -54,13 +55,13 @@ def is_plural(noun: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def singular(noun: str, lemma: str = "") -> str:
-    """The name of one of its kind: "wine glasses" -> "wine glass"; "scissors", "glasses" and "thermos" stay.
+    """Singular of a noun phrase: "wine glasses" -> "wine glass"; "scissors", "glasses" and "thermos" stay.
 
-    lemma  Of the last word, by spaCy; without it `inflect` says what is the singular of a plural.
+    lemma  spaCy's lemma of the last word; without it `inflect` forms the singular.
     """
     head, _, last = noun.rpartition(" ")
     word = last.lower()
-    own_form = word in PLURAL and not (head and word == "glasses")  # worn, not drunk from
-    if own_form or not (is_plural(noun) or (lemma and not word.endswith("s"))):
+    plural_only = word in PLURAL and not (head and word == "glasses")  # "wine glasses" have a singular
+    if plural_only or not (is_plural(noun) or (lemma and not word.endswith("s"))):
         return noun
     return f"{head} {lemma or engine().singular_noun(last)}".strip()

@@ -1,6 +1,6 @@
-"""Every resize and crop in one place, each with a name; the name goes into fingerprints and manifests.
+"""Resizes and crops of all encoders, by name; the name is part of fingerprints and manifests.
 
-All functions take and return (H, W, 3) uint8 RGB unless they say otherwise, and never change their input.
+Functions take and return (H, W, 3) uint8 RGB unless they say otherwise, and never change their input.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ from PIL import Image as PilImage
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+# Mean and standard deviation of R, G, B in [0, 1].
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
-#: Below this many pixels starting a thread costs more than the resize.
-_WORTH_A_THREAD = 128 * 128
+#: Pixels from which a resize takes longer than starting a thread.
+_MIN_PIXELS = 128 * 128
 
 
 def stretch(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """To (width, height) with PIL's bicubic filter: MagicBrush, `image_eval.py`, before L1 and L2."""
+    """Stretch to (width, height) with PIL's bicubic filter, as MagicBrush's `image_eval.py` does for L1 and
+    L2."""
     if (image.shape[1], image.shape[0]) == size:
         return image
     return np.asarray(PilImage.fromarray(image).resize(size, PilImage.Resampling.BICUBIC))
@@ -35,13 +37,13 @@ def stretch(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class ResizeCrop:
-    """Shorter side to `resize` (PIL bicubic), centre `crop` x `crop`, then (x / 255 - mean) / std, equal to
-    torchvision's: the published transform of OpenAI's CLIP (`resize == crop`) and of DINO. Calling it does
-    the first two steps, (crop, crop, 3) uint8; `normalised` the others on the network's device."""
+    """Shorter side to `resize` (PIL bicubic), then the central `crop` x `crop`: (crop, crop, 3) uint8. With
+    `normalize(mean, std)`, on the network's device, it equals torchvision's: the published transform of
+    OpenAI's CLIP (`resize == crop`) and of DINO."""
 
     resize: int
     crop: int
-    mean: tuple[float, float, float]
+    mean: tuple[float, float, float]  # of R, G, B
     std: tuple[float, float, float]
 
     @property
@@ -51,28 +53,29 @@ class ResizeCrop:
     def __call__(self, image: np.ndarray) -> np.ndarray:
         height, width = image.shape[:2]
         short = min(width, height)
+        # (width, height)
         size: Any = tuple(
             self.resize if side == short else int(self.resize * side / short) for side in (width, height)
         )
-        left, top = (round((side - self.crop) / 2.0) for side in size)
+        x0, y0 = (round((side - self.crop) / 2.0) for side in size)
         if size == (width, height) and self.crop <= self.resize:
-            return image[top : top + self.crop, left : left + self.crop]
-        picture = PilImage.fromarray(image).resize(size, PilImage.Resampling.BICUBIC)
-        return np.asarray(picture.crop((left, top, left + self.crop, top + self.crop)))
+            return image[y0 : y0 + self.crop, x0 : x0 + self.crop]
+        resized = PilImage.fromarray(image).resize(size, PilImage.Resampling.BICUBIC)
+        return np.asarray(resized.crop((x0, y0, x0 + self.crop, y0 + self.crop)))
 
 
-def normalised(pixels: Any, mean: Sequence[float], std: Sequence[float]) -> Any:
-    """(N, H, W, 3) tensor, 0 to 255 -> (N, 3, H, W) float32: (x / 255 - mean) / std."""
+def normalize(pixels: Any, mean: Sequence[float], std: Sequence[float]) -> Any:
+    """Tensor (N, H, W, 3), 0 to 255 -> (N, 3, H, W) float32: (x / 255 - mean) / std."""
     import torch
 
-    x = pixels.permute(0, 3, 1, 2).to(torch.float32).div(255)
-    shift, scale = (x.new_tensor(row).view(1, 3, 1, 1) for row in (mean, std))
+    x = pixels.permute(0, 3, 1, 2).to(torch.float32).div(255)  # (N, 3, H, W)
+    shift, scale = (x.new_tensor(row).view(1, 3, 1, 1) for row in (mean, std))  # (1, 3, 1, 1)
     return x.sub(shift).div(scale).contiguous()
 
 
 @dataclass(frozen=True)
 class CleanResize:
-    """Clean-FID's "clean" resize, by its own package: (size, size, 3) float32, not rounded."""
+    """Clean-FID's "clean" resize, by its own package: (size, size, 3) float32, not rounded to integers."""
 
     size: int
 
@@ -84,15 +87,16 @@ class CleanResize:
         from cleanfid.resize import make_resizer
 
         if image.shape[:2] == (self.size, self.size):
-            return image.astype(np.float32)  # PIL copies a picture that has the size already
+            return image.astype(np.float32)  # PIL would return a copy, too
         return make_resizer("PIL", False, "bicubic", (self.size, self.size))(image)
 
 
 def map_images(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """`[function(x) for x in items]`, large images in threads; items: images or tuples with one first."""
+    """`[function(x) for x in items]`, in threads for large images. items: images, or tuples that begin with
+    one."""
     workers = min(8, os.cpu_count() or 1, len(items))
     images: list[Any] = [item[0] if isinstance(item, tuple) else item for item in items]
-    if workers < 2 or max(image.shape[0] * image.shape[1] for image in images) < _WORTH_A_THREAD:
+    if workers < 2 or max(image.shape[0] * image.shape[1] for image in images) < _MIN_PIXELS:
         return [function(item) for item in items]
     with ThreadPoolExecutor(workers) as pool:
         return list(pool.map(function, items))

@@ -1,5 +1,7 @@
-"""Judges of whole edits: (source, edit, instruction) in, a reward out; which of two edits is better; a rank
-of several. `metrics.load_reward` loads one."""
+"""Rewards, judges of whole edits: (source image, edit, instruction) -> score, or the better of two edits.
+
+`metrics.load_reward` loads one; `rank_edits` scores several edits of one image.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ from nein.metrics.base import (
     Score,
     check_images,
     fingerprint,
-    without_thoughts,
+    strip_thoughts,
 )
 from nein.metrics.chat import Chat, Completion, Message, Sampling
 from nein.metrics.chat.asking import open_chat
@@ -33,9 +35,9 @@ from nein.metrics.letters import LETTERS, parse
 
 
 class RewardJudge(Described):
-    """A judge of edits, (H, W, 3) uint8 each, given the image before and the instruction.
+    """Judge of edits, given the source image and the instruction; images are (H, W, 3) uint8.
 
-    compares  It is asked about two edits at a time (`prefer`), others about one (`score`).
+    compares  Whether it compares two edits (`prefer`) or scores one (`score`).
     """
 
     compares = False
@@ -44,57 +46,61 @@ class RewardJudge(Described):
         self.model = model
 
     def score(self, sources: Images, edits: Images, instructions: Sequence[str]) -> list[Score]:
-        """One per edit, higher is better; the scale is the judge's own. None with a reason: unscored."""
+        """Score per edit; higher is better, the scale is the judge's own."""
         raise NotImplementedError
 
     def prefer(
         self, sources: Images, first: Images, second: Images, instructions: Sequence[str]
     ) -> list[Score]:
-        """Of a judge that compares, one per pair: 1 for the first, 0 for the second, 0.5 for neither."""
+        """Preference per pair, for a judge that compares: 1 first, 0 second, 0.5 neither."""
         raise NotImplementedError
 
     def usage(self) -> Json:
         return getattr(self.model, "usage", dict)()
 
     def stop(self) -> None:
-        """Ends all waiting of a model behind an endpoint."""
+        """Stop requests of a served model; waiting calls end."""
         getattr(self.model, "stop", lambda: None)()
 
 
-def rank(judge: RewardJudge, source: np.ndarray, edits: Images, instruction: str) -> list[Score]:
-    """A value per edit of one image; of a judge that compares, its mean preference over all others."""
+def rank_edits(judge: RewardJudge, source: np.ndarray, edits: Images, instruction: str) -> list[Score]:
+    """Score per edit of one image; for a judge that compares, the mean preference over all other edits."""
     if not judge.compares:
-        return _each(lambda rows: judge.score([source] * len(rows), rows, [instruction] * len(rows)), edits)
+        return _score_each(
+            lambda rows: judge.score([source] * len(rows), rows, [instruction] * len(rows)), edits
+        )
     pairs = list(itertools.combinations(range(len(edits)), 2))
 
     def compare(rows: Sequence[tuple[int, int]]) -> list[Score]:
         first, second = ([edits[index] for index in column] for column in zip(*rows, strict=True))
         return judge.prefer([source] * len(rows), first, second, [instruction] * len(rows))
 
-    votes = _each(compare, pairs)
-    preferences: list[list[float]] = [[] for _ in edits]  # of each edit over another, 0 to 1
+    votes = _score_each(compare, pairs)
+    preferences: list[list[float]] = [[] for _ in edits]  # edit -> over each other edit, 0 to 1
     for (i, k), vote in zip(pairs, votes, strict=True):
         if vote.value is not None:
             preferences[i].append(vote.value)
             preferences[k].append(1 - vote.value)
-    why = next((vote.reason for vote in votes if vote.value is None), "there is nothing to compare it with")
+    why = next(
+        (vote.reason for vote in votes if vote.value is None), "there is no other edit to compare with"
+    )
     return [
         Score(sum(row) / len(row), f"of {len(row)} comparisons") if row else Score(None, why)
         for row in preferences
     ]
 
 
-def _each(work: Callable[[Sequence[Any]], Iterable[Score]], items: Sequence[Any]) -> list[Score]:
-    """A score per item; where `work` raises, only the culprit is unscored, with the reason."""
+def _score_each(work: Callable[[Sequence[Any]], Iterable[Score]], items: Sequence[Any]) -> list[Score]:
+    """Score per item; if `work` raises, only the item at fault is unscored."""
     return isolate(work, items, lambda error: Score(None, reason(error)))
 
 
 def check_edits(images: Sequence[Images], instructions: Sequence[str]) -> None:
-    """Raises MetricError unless there are as many images of every kind as instructions, all in order."""
+    """Raises MetricError unless every list has one valid image per instruction."""
     for row in images:
         if len(row) != len(instructions):
-            raise MetricError(f"{len(row)} pictures but {len(instructions)} instructions were given.")
-        check_images(row, row, "pictures")
+            raise MetricError(f"{len(row)} images but {len(instructions)} instructions were given.")
+        check_images(row, row, "images")
     for sentence in instructions:
         if not isinstance(sentence, str) or not sentence.strip():
             raise MetricError(f"The instruction is {sentence!r}; expected a sentence.")
@@ -102,23 +108,23 @@ def check_edits(images: Sequence[Images], instructions: Sequence[str]) -> None:
 
 # --- EditScore -------------------------------------------------------------------------------------------
 # Source: arXiv:2509.23909; github.com/VectorSpaceLab/EditScore, editscore/__init__.py and json_parser.py at
-# 6e0f1b9; the questions are VIEScore's (arXiv:2312.14867). SC, about source and edit: how well the
-# instruction was followed, and how little else was changed. PQ, about the edit: how natural it is, and how
-# free of artefacts. Each is the smaller of its two numbers, from 0 to 10; the score is sqrt(SC x PQ).
+# 6e0f1b9; the questions are VIEScore's (arXiv:2312.14867). SC, about source and edit: was the instruction
+# followed, was nothing else changed? PQ, about the edit: is it natural, is it free of artifacts? Each is the
+# smaller of its two numbers, scaled to 0 to 10; the score is sqrt(SC x PQ).
 
-#: Largest number that the model may give; a score is a tenth of the numbers' range per point.
+#: Largest number in an answer; numbers from 0 to 25 become scores from 0 to 10.
 RANGE = 25
-#: How the released code draws: the seed of pass k is SEED + k.
+#: Sampling of the released code; the seed of pass k is SEED + k.
 SEED, TEMPERATURE, TOP_P, TOP_K, TOKENS = 42, 0.7, 0.9, 20, 512
-#: The settings of a LoRA, as EditScore's weights are given out.
+#: Configuration of a LoRA: EditScore's weights are one.
 ADAPTER = "adapter_config.json"
-#: The authors' file with their questions, copied into the folder of the weights.
+#: The authors' file of questions, which a user copies into the folder of the weights.
 AUTHORS = "vie_prompts.py"
 _FORM = (
     "You look at pictures that a program made. Answer with one JSON object and nothing else, the reasoning "
     'in one sentence: {"reasoning": "...", "score": [first, second]}\n'
 )
-#: Our own words, for models that were not trained with the authors'.
+#: Our own questions, for models that were not trained with the authors'.
 OWN = {
     "SC": f"{_FORM}The first picture is the original, the second is what the program made of it when it was "
     "told what stands below; where it did nothing the two are the same.\n"
@@ -132,10 +138,10 @@ OWN = {
 
 
 class EditScore(RewardJudge):
-    """Scores from 0 to 10; the best edit has all of it. Numbers are read from the JSON object alone; an
-    answer without two numbers in range leaves the edit unscored.
+    """EditScore: scores from 0 to 10, read from the answer's JSON object; an answer without two numbers in
+    range leaves the edit unscored.
 
-    passes    Answers to each question, seeds 42, 43, ...; one, as released. Their scores' mean counts.
+    passes    Answers per question, with seeds 42, 43, ...; their scores are averaged. Released: 1.
     texts     The two questions, with <instruction>.
     """
 
@@ -152,7 +158,7 @@ class EditScore(RewardJudge):
             "passes": self.passes,
             "decoding": f"temperature {TEMPERATURE:g}, seed {SEED} and up, at most {TOKENS} tokens",
             "texts": self.texts,
-            "numbers": "plain or as strings",  # other readings of answers are another reward
+            "numbers": "plain or as strings",  # another parser would be another reward
         }
 
     def score(self, sources: Images, edits: Images, instructions: Sequence[str]) -> list[Score]:
@@ -162,16 +168,16 @@ class EditScore(RewardJudge):
         for seed in range(SEED, SEED + self.passes):
             for source, edit, instruction in zip(sources, edits, instructions, strict=True):
                 sc, pq = (self.texts[part].replace("<instruction>", instruction) for part in ("SC", "PQ"))
-                # Every image behind its label, as in the released code.
+                # Every image after its label, as in the released code.
                 messages.append(Message(("<img1>: ", source, "<img2>: ", edit, sc), seed))
                 messages.append(Message(("<img1>: ", edit, pq), seed))
         answers = self.chat.complete(messages, Sampling(TOKENS, TEMPERATURE, TOP_P, TOP_K))
         pairs = [*zip(answers[::2], answers[1::2], strict=True)]  # (SC, PQ): all edits, then the next pass
-        return [_of_passes(pairs[index :: len(edits)]) for index in range(len(edits))]
+        return [_average_passes(pairs[index :: len(edits)]) for index in range(len(edits))]
 
 
-def _of_passes(pairs: Sequence[tuple[Completion, Completion]]) -> Score:
-    """The score of one edit, of its answers (SC, PQ) in all passes."""
+def _average_passes(pairs: Sequence[tuple[Completion, Completion]]) -> Score:
+    """Score of one edit from its answers (SC, PQ) in all passes."""
     numbers, parts = [], []
     for pair in pairs:
         if failed := next((answer.error for answer in pair if answer.error is not None), None):
@@ -180,15 +186,15 @@ def _of_passes(pairs: Sequence[tuple[Completion, Completion]]) -> Score:
             numbers.append([read_numbers(answer.text) for answer in pair])
         except ValueError as error:
             return Score(None, str(error), {"answers": [answer.text for answer in pair]})
-        parts.append([min(row) / (RANGE / 10) for row in numbers[-1]])  # SC and PQ, 0 to 10
+        parts.append([min(row) / (RANGE / 10) for row in numbers[-1]])  # [SC, PQ], 0..25 -> 0..10
     sc, pq = (sum(column) / len(column) for column in zip(*parts, strict=True))
     value = sum(math.sqrt(s * p) for s, p in parts) / len(parts)
     return Score(value, f"SC {sc:.2f}, PQ {pq:.2f}", {"SC": sc, "PQ": pq, "numbers": numbers})
 
 
 def read_numbers(answer: str) -> list[float]:
-    """The two numbers of an answer, also as strings ("20"). Raises ValueError for any other answer."""
-    text, quoted = without_thoughts(answer) or "", f"the answer {answer[:80]!r}"
+    """Two numbers of an answer, also as strings ("20"). Raises ValueError."""
+    text, quoted = strip_thoughts(answer) or "", f"the answer {answer[:80]!r}"
     try:
         entries = json.loads(text[text.find("{") : text.rfind("}") + 1])["score"]
         numbers = [math.nan if isinstance(entry, bool) else float(entry) for entry in entries]
@@ -202,18 +208,18 @@ def read_numbers(answer: str) -> list[float]:
 
 
 def load_editscore(path_or_id: str, **how: Any) -> EditScore:
-    """Over an endpoint, an image-text model of transformers, or a folder with EditScore's LoRA, which names
-    its base. The authors' questions in the folder are asked. Raises MetricError."""
+    """Load EditScore on an endpoint, an image-text model of transformers, or a folder with its LoRA, which
+    names its base. A folder's `AUTHORS` file replaces our questions. Raises MetricError."""
     options: dict[str, Any] = {"passes": how.pop("passes", 1)}
     folder = expand_user(path_or_id)
-    chat = _with_adapter(folder, **how) if (folder / ADAPTER).is_file() else open_chat(path_or_id, **how)
+    chat = _load_adapter(folder, **how) if (folder / ADAPTER).is_file() else open_chat(path_or_id, **how)
     if (folder / AUTHORS).is_file():
-        options["texts"] = _authors_texts(folder / AUTHORS)
+        options["texts"] = _read_questions(folder / AUTHORS)
     return EditScore(chat, **options)
 
 
-def _authors_texts(file: Path) -> dict[str, str]:
-    """Both questions, from the texts that the authors' file assigns to names; nothing of it is run."""
+def _read_questions(file: Path) -> dict[str, str]:
+    """Both questions, from string constants in the authors' file; it is parsed, not run."""
     rules = ("two_image_edit_rule", "tie_rule_SC", "rule_PQ")
     names = ["_context_no_delimit_reasoning_first", *(f"_prompts_0shot_{rule}" for rule in rules)]
     try:
@@ -222,18 +228,20 @@ def _authors_texts(file: Path) -> dict[str, str]:
         context, about, sc, pq = (ast.literal_eval(texts[name]) for name in names)
     except (SyntaxError, ValueError, KeyError) as error:
         raise MetricError(
-            f"'{file}' lacks texts of EditScore ({reason(error)}); copy editscore/{AUTHORS} of "
+            f"'{file}' lacks EditScore's questions ({reason(error)}); copy editscore/{AUTHORS} from "
             "github.com/VectorSpaceLab/EditScore. It is read, not run."
         ) from None
+    # The questions ask for 0 to 10; the code replaces 10 by 25.
     parts = {"SC": [context, about, sc], "PQ": [context, pq]}
     return {part: "\n".join([*head, rule.replace("10", str(RANGE))]) for part, (*head, rule) in parts.items()}
 
 
-def _with_adapter(folder: Path, **how: Any) -> Chat:
+def _load_adapter(folder: Path, **how: Any) -> Chat:
+    """Base model with the LoRA of a folder merged in. Raises MetricError."""
     try:
         import peft
     except ImportError:
-        raise MetricError(f"'{folder}' is a LoRA, which needs peft: pip install -e '.[train]'.") from None
+        raise MetricError(f"'{folder}' is a LoRA and needs peft: pip install -e '.[train]'.") from None
     from nein.metrics.chat.local import LocalChat, load_chat
     from nein.metrics.loading import Source
 
@@ -248,9 +256,9 @@ def _with_adapter(folder: Path, **how: Any) -> Chat:
     return LocalChat(merged, processor, Source(str(folder), source.revision, digest))
 
 
-# --- which of two, in both orders ---------------------------------------------------------------------------
+# --- the better of two edits, asked in both orders ----------------------------------------------------------
 
-#: Between the images of a sheet, as a share of their height; white.
+#: White gap between the images of a sheet, as a fraction of their height.
 GAP = 0.06
 OPTIONS = ("the picture in the middle", "the picture on the right")
 LISTED = "\n".join(f"{letter}. {text}" for letter, text in zip(LETTERS, OPTIONS, strict=False))
@@ -261,16 +269,19 @@ QUESTION = (
 
 
 class Pairwise(RewardJudge):
-    """Shown the image before and both edits side by side in one image, the model is asked twice, with the
-    edits in either place. The mean over both orders of ln P(first) - ln P(second) decides, from which a
-    preference for a place cancels; without probabilities the letters, and two that disagree are no preference
-    (0.5). `detail` has the letters of both orders."""
+    """Better of two edits, by a multiple-choice model that sees source and both edits side by side in one
+    image.
+
+    It is asked in both orders. The mean of ln P(first) - ln P(second) decides, in which a preference for a
+    position cancels; without probabilities the letters decide, and two that disagree are no preference (0.5).
+    `detail` has the letters of both orders.
+    """
 
     compares = True
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
-        # Writing costs a local model more than looking at the first step; a server may give no probabilities.
+        # Probabilities of the first token are cheaper than an answer; a server may not give them.
         cheap = "logprob" in model.scorings and not model.concurrent
         self._scorings = ("logprob",) if cheap else tuple(model.scorings)
         self.fingerprint = fingerprint({"kind": "pairwise", "model": model.fingerprint, "prompt": QUESTION})
@@ -283,17 +294,17 @@ class Pairwise(RewardJudge):
     ) -> list[Score]:
         check_edits([sources, first, second], instructions)
         sheets, questions = [], []
-        for source, one, other, instruction in zip(sources, first, second, instructions, strict=True):
-            sheets += [_sheet([source, one, other]), _sheet([source, other, one])]
+        for source, a, b, instruction in zip(sources, first, second, instructions, strict=True):
+            sheets += [_join_images([source, a, b]), _join_images([source, b, a])]
             question = QUESTION.replace("{instruction}", instruction)
             words = f"{question}\n{LISTED}\nAnswer with the letter alone."
             questions += [[ChoiceQuestion(Prompt("", words), len(OPTIONS), question, OPTIONS)]] * 2
         replies = [row[0] for row in answer_each(self.model, sheets, questions, self._scorings)]
-        return [_preference(*pair) for pair in zip(replies[::2], replies[1::2], strict=True)]
+        return [_read_preference(*pair) for pair in zip(replies[::2], replies[1::2], strict=True)]
 
 
-def _sheet(images: Images) -> np.ndarray:
-    """Images side by side on white, (H, W, 3) uint8; others are brought to the size of the first."""
+def _join_images(images: Images) -> np.ndarray:
+    """Images side by side on white, (H, W, 3) uint8, resized to the first one's size."""
     from PIL import Image
 
     height, width = images[0].shape[:2]
@@ -306,9 +317,10 @@ def _sheet(images: Images) -> np.ndarray:
     return canvas
 
 
-def _preference(straight: Reply, swapped: Reply) -> Score:
+def _read_preference(straight: Reply, swapped: Reply) -> Score:
+    """Preference for the first edit, from the replies in both orders."""
     letters: list[str | None] = []
-    sides: list[float] = []  # ln P(A) - ln P(B)
+    sides: list[float] = []  # ln P(A) - ln P(B), straight and swapped
     for order, reply in (("first", straight), ("second", swapped)):
         if reply.error:
             return Score(None, f"the {order} order: {reply.error}")
@@ -327,5 +339,5 @@ def _preference(straight: Reply, swapped: Reply) -> Score:
 
 
 def load_pairwise(path_or_id: str, **how: Any) -> Pairwise:
-    """By any model of multiple choice (`metrics.load_choices`)."""
+    """Load a pairwise judge on any chat model (`metrics.load_choices`)."""
     return Pairwise(ChatChoices.load(path_or_id, **how))

@@ -1,5 +1,5 @@
-"""The table of metrics: ours in the order of the paper's Table 3, then those of installed packages: a
-`metrics.Metric` as an entry point of the group "nein.metrics"."""
+"""METRICS, the table of metrics: ours in the order of the paper's Table 3, then plug-ins, each a
+`metrics.Metric` as an entry point of the group "nein.metrics" of an installed package."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from nein.metrics.metric import Metric
 
 GROUP = "nein.metrics"
 
-_OURS = (*images.METRICS, *presence.METRICS, *images.FURTHER)
+_OURS = (*images.METRICS, *presence.METRICS, *images.OTHER_METRICS)
 
 
 class Table(Mapping[str, Metric]):
-    """Name -> metric. Plug-ins are imported when all metrics are asked for, or one that is not ours."""
+    """Name -> metric. Plug-ins are imported on iteration, or for a name that is not ours."""
 
     _ours: ClassVar[dict[str, Metric]] = {metric.name: metric for metric in _OURS}
 
@@ -41,10 +41,10 @@ class Table(Mapping[str, Metric]):
                 raise MetricError(f"The metric plug-in '{point.name}' cannot be loaded: {error}.") from None
             if not isinstance(metric, Metric):
                 raise MetricError(
-                    f"The metric plug-in '{point.name}' is not a metrics.Metric, but {metric!r}."
+                    f"The metric plug-in '{point.name}' is {metric!r}; it must be a metrics.Metric."
                 )
             if metric.name in metrics:
-                raise MetricError(f"The metric plug-in '{point.name}' takes the name '{metric.name}'.")
+                raise MetricError(f"The metric plug-in '{point.name}' has the taken name '{metric.name}'.")
             metrics[metric.name] = metric
         return metrics
 

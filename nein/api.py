@@ -29,7 +29,7 @@ from nein.engine.machine import Processes, sentence
 from nein.loading.digests import Json, json_digest
 from nein.loading.errors import UserError
 from nein.metrics import dual
-from nein.metrics.choices import as_choices, is_choices
+from nein.metrics.choices import is_choices, make_choices
 from nein.models import references
 from nein.reporting import figures as frames
 from nein.reporting import tables
@@ -122,7 +122,7 @@ def negvqa(
     config = NegvqaConfig.create(preset=preset, model=models, data=data, limit=limit, out=out, **options)
 
     def make(name: str, thing: Any, device: str) -> Any:
-        return as_choices(thing, name)
+        return make_choices(thing, name)
 
     from nein.benchmarks.negvqa.runs import NEGVQA
     from nein.benchmarks.negvqa.sections import GAP, accuracy_table
@@ -192,7 +192,7 @@ def judge(
     import pandas as pd
 
     from nein import metrics
-    from nein.metrics.judges.base import template
+    from nein.metrics.judges.base import find_template
 
     single = not isinstance(images, list | tuple)
     pictures = [np.array(image) for image in ([images] if single else images)]
@@ -202,7 +202,7 @@ def judge(
         raise UserError(f"A question is {strange[0]!r}; give a sentence, or a list of them.")
     device = Processes().device(device)
     loaded = metrics.load_judge("vqa", references.resolve(model), device=device, dtype=dtype)
-    prompts = [template(loaded.template).wrap(question) for question in words]
+    prompts = [find_template(loaded.template).wrap(question) for question in words]
     rows = [
         (number, question, answer.text, answer.p_yes, answer.p_no)
         for number, answers in enumerate(loaded.ask(pictures, [prompts] * len(pictures)))

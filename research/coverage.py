@@ -282,7 +282,7 @@ def distances(ns: Sequence[int], repeats: int, seed: int) -> str:
         usual = np.mean([one.value for one in found])
         low, high = np.array([(one.low, one.high) for one in found], float).T  # each (repeats,)
         held = np.mean((low <= usual) & (usual <= high))
-        low, high = np.array([(one.low, one.high) for one in map(fid.limit, found)], float).T
+        low, high = np.array([(one.low, one.high) for one in map(fid.extrapolate, found)], float).T
         far = np.mean((low <= limit) & (limit <= high))
         rows.append([n, size, f"{usual:.3f}", f"{limit:.3f}", f"{100 * held:.0f}", f"{100 * far:.0f}"])
     heads = ["pictures", "per source", "FID of N", "limit", "holds FID of N %", "limit's holds the limit %"]

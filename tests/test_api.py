@@ -297,7 +297,7 @@ def test_an_object_with_two_encoders_is_measured_beside_a_named_model():
     assert {"retrieval", "mcq"} <= set(result.figures["task"]) or len(result.figures) > 4
     with pytest.raises(ValueError, match="not a two-tower model"):
         nein.negbench(lambda images: images, limit=8, scenes=16, device="cpu")
-    with pytest.raises(ValueError, match=r"mine cannot be called as answer\(image, question, options\)"):
+    with pytest.raises(ValueError, match=r"mine does not take \(image, question, options\)"):
         nein.negvqa({"mine": lambda image, question: "A"}, limit=8, questions=16, device="cpu")
 
 

@@ -112,7 +112,7 @@ check identify => did you mean
 check identity --number 2 => greater than or equal to 3
 check solid --editor-options.color red => expected '#rrggbb'
 check --kind vqa nowhere => no model folder 'nowhere'
-check --kind vqa math:sqrt => 'math:sqrt' is not a judge, and cannot be called with kind, device
+check --kind vqa math:sqrt => 'math:sqrt' is neither a judge nor a function of kind, device
 reproduce => needs TABLE
 reproduce nein-tabel3 => did you mean 'nein-table3'
 reproduce nein-table3 --preset=nano --run.foo 3 => Unknown option --foo
@@ -151,7 +151,7 @@ negbench analyse --objects dog/dog => pairs of two objects
 negbench analyse --model , => No model was named
 negbench analyse --model clop => did you mean 'clip'
 convert nowhere.ckpt out => There is no file
-convert clip/pytorch_model.bin bare => exists already
+convert clip/pytorch_model.bin bare => already exists
 convert file a/b => parent
 
 generate --preset paper => --source captions_train2014.json

@@ -75,7 +75,7 @@ def claims():
     yield "explanation/nano.md", f"{SHIPPED / 1e6:.0f} MB of safetensors"
     yield "reference/wording.md", "NeIn's thirteen sentences"
     assert len(families.NEGATIVE_TEMPLATES) == 13
-    yield NEGVQA, f"others {choices.USUAL.max_new_tokens:,}; nano 16"
+    yield NEGVQA, f"others {choices.DEFAULT_FORMAT.max_new_tokens:,}; nano 16"
 
 
 def test_a_number_that_a_page_states_about_this_code_is_the_codes():

@@ -1,7 +1,7 @@
-"""One door to models that talk: messages in, completions out, whether the model is here (`local`) or behind
-an address (`endpoint`). Judges, multiple choice, EditScore and language models are prompt -> `Chat` -> parse.
+"""Chat models: messages in, completions out, by a local model (`local`) or an OpenAI-compatible endpoint
+(`endpoint`). Judges, multiple choice, EditScore and language models build a prompt, ask a `Chat`, parse.
 
-Answers are kept by what is wrapped around a chat: a leaf touches no files, so that is `nein.models.cached`.
+Nothing is cached here; `nein.models.cached` wraps a chat for that.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from nein.loading.digests import Json
 if TYPE_CHECKING:
     import numpy as np
 
-#: A kind of failure besides those of `nein.loading.service`: the limit of tokens ended within the thoughts.
+#: Kind of failure, besides those of `nein.loading.service`: the token limit ended within thoughts.
 THINKING = "still thinking"
 
 
 @dataclass(frozen=True)
 class Message:
-    """One user turn: texts and images, (H, W, 3) uint8, in their order. seed: of an answer that is drawn."""
+    """One user turn: texts and images (H, W, 3) uint8 in order. seed: of a sampled answer."""
 
     parts: tuple[str | np.ndarray, ...]
     seed: int | None = None
@@ -33,12 +33,11 @@ class Message:
 
 @dataclass(frozen=True)
 class Words:
-    """The words an answer may begin with whose probabilities are asked for. any_case: "Yes" and "YES" are
-    "yes"; logs: natural logarithms in place of probabilities."""
+    """First words of an answer whose probabilities are requested."""
 
     words: tuple[str, ...]
-    any_case: bool = False
-    logs: bool = False
+    any_case: bool = False  # "Yes" and "YES" count as "yes"
+    logs: bool = False  # natural logarithms instead of probabilities
 
 
 YES_NO = Words(("yes", "no"), any_case=True)
@@ -46,13 +45,13 @@ YES_NO = Words(("yes", "no"), any_case=True)
 
 @dataclass(frozen=True)
 class Sampling:
-    """How answers are drawn; temperature 0 is greedy. What is None or 0 is the model's own."""
+    """Decoding; None and 0 stand for the model's defaults."""
 
-    max_tokens: int  # of an answer, without a model's thoughts
-    temperature: float = 0.0
+    max_tokens: int  # of an answer, without thoughts
+    temperature: float = 0.0  # 0: greedy
     top_p: float | None = None
     top_k: int = 0
-    top: Words | None = None  # whose probabilities are asked for
+    top: Words | None = None  # request their probabilities
     form: Mapping[str, Any] | None = None  # JSON schema of the answer, with its name
 
 
@@ -60,15 +59,14 @@ class Sampling:
 class Completion:
     """One answer.
 
-    text      Without thoughts and white space around it.
-    probabilities  Word of `Sampling.top` -> how likely the answer begins with it; a word that a server does
-              not list among the likeliest has 0, or no logarithm. None: the model gives none, or its first
-              token is one of thoughts.
-    tokens    Generated, without the end of the sequence; of a server as it counts.
-    finished  The model ended it itself, not the limit of tokens.
-    version   Of the model that answered, where a server says so.
+    text      Stripped, without thoughts.
+    probabilities  Word of `Sampling.top` -> probability that the answer begins with it; 0, or None for a
+              logarithm, if a server does not list it. None: not available, or the first token is a thought.
+    tokens    Number generated, without the end of the sequence; a server's own count.
+    finished  The model ended it, not the token limit.
+    version   Model version that a server reports.
     usage     Tokens by kind that a server counted (`nein.loading.service.tokens`).
-    error     Why there is no answer: a NoAnswer, or what the model raised.
+    error     Why there is no answer: a NoAnswer, or the model's exception.
     """
 
     text: str = ""
@@ -81,29 +79,30 @@ class Completion:
 
 
 class Chat:
-    """A model that talks; threads may share one."""
+    """Chat model; thread-safe."""
 
-    concurrent = 0  # messages in flight side by side; 0: a model that is here, in the thread that asks
-    keeps_order = True  # an image between two texts stays there
-    batch_size = 1  # of a model that is here: messages that it answers together
-    parameters = 0  # and how many weights it has
+    concurrent = 0  # requests in flight; 0: a local model, run in the calling thread
+    keeps_order = True  # an image between two texts stays between them
+    batch_size = 1  # messages per forward pass of a local model
+    parameters = 0  # number of weights of a local model
 
     def describe(self) -> Json:
-        """All that decides an answer but message and sampling, JSON-serialisable."""
+        """All that decides an answer except message and sampling, JSON-serializable."""
         raise NotImplementedError
 
     def stream(self, messages: Sequence[Message], sampling: Sampling) -> Iterator[tuple[int, Completion]]:
-        """(place among the messages, completion) as they come. A message that fails has an `error`; what
-        concerns the model as a whole, such as memory that ran out, is raised."""
+        """Yield (index of the message, completion) as they arrive. A failed message has an `error`; failures
+        of the model as a whole, such as out of memory, are raised."""
         raise NotImplementedError
 
     def complete(self, messages: Sequence[Message], sampling: Sampling) -> list[Completion]:
-        found = dict(self.stream(messages, sampling))
-        return [found[index] for index in range(len(messages))]
+        """One completion per message, in order."""
+        completions = dict(self.stream(messages, sampling))
+        return [completions[index] for index in range(len(messages))]
 
     def usage(self) -> Json:
-        """What the work of a served model has taken so far."""
+        """Tokens, requests and cost of a served model so far."""
         return {}
 
     def stop(self) -> None:
-        """From now on nothing is sent, and no call waits."""
+        """Stop sending requests; waiting calls end."""

@@ -1,4 +1,4 @@
-"""What asks a chat, and where the chat comes from: a served model, or one of transformers; a VQA judge."""
+"""Base of models that ask a chat, and the VQA judge on any chat model."""
 
 from __future__ import annotations
 
@@ -7,67 +7,72 @@ from typing import Any, ClassVar
 
 from nein.loading.digests import Json
 from nein.loading.references import is_served
-from nein.metrics.base import Described, Images, Texts, without_thoughts
+from nein.metrics.base import Described, Images, Texts, strip_thoughts
 from nein.metrics.chat import YES_NO, Chat, Message, Sampling, endpoint
 from nein.metrics.judges.base import Answer, check_batch
 
 
-def open_chat(path_or_id: str, *, batch_size: int = 1, bare: Sequence[str] = (), **how: Any) -> Chat:
-    """A model that talks about images. batch_size, bare: of a local one, see `chat.local`; how: device and
-    dtype, and of a served one the options of `Endpoint`. Raises MetricError."""
+def open_chat(path_or_id: str, *, batch_size: int = 1, bare: Sequence[str] = (), **options: Any) -> Chat:
+    """Open a served or local image-text model. Raises MetricError.
+
+    batch_size, bare  Of a local model (`chat.local`).
+    options           device and dtype; for a served model the options of `Endpoint`.
+    """
     if is_served(path_or_id):
-        return endpoint.connect(path_or_id, **how)
+        return endpoint.connect(path_or_id, **options)
     from nein.metrics.chat.local import LocalChat, load_chat
 
-    return LocalChat(*load_chat(path_or_id, bare=bare, **how), batch_size=batch_size)
+    return LocalChat(*load_chat(path_or_id, bare=bare, **options), batch_size=batch_size)
 
 
 class ChatModel(Described):
-    """Greedy answers of a chat, of at most `max_new_tokens` tokens. kind: what it is asked as."""
+    """Model that asks a chat for greedy answers of at most `max_new_tokens` tokens."""
 
-    kind = ""
-    tokens = 10  # of an answer, where nothing else is said
-    local: ClassVar[Mapping[str, Any]] = {}  # options of `open_chat`, where nothing else is said
+    kind = ""  # in fingerprints
+    tokens = 10  # default of max_new_tokens
+    defaults: ClassVar[Mapping[str, Any]] = {}  # options of `open_chat`
 
     def __init__(self, chat: Chat, *, max_new_tokens: int = 0) -> None:
         self.chat, self.max_new_tokens = chat, max_new_tokens or self.tokens
         self.concurrent, self.usage, self.stop = chat.concurrent, chat.usage, chat.stop
 
     @classmethod
-    def load(cls, path_or_id: str, *, max_new_tokens: int = 0, **how: Any) -> Any:
-        return cls(open_chat(path_or_id, **{**cls.local, **how}), max_new_tokens=max_new_tokens)
+    def load(cls, path_or_id: str, *, max_new_tokens: int = 0, **options: Any) -> Any:
+        return cls(open_chat(path_or_id, **{**cls.defaults, **options}), max_new_tokens=max_new_tokens)
 
     def describe(self) -> Json:
         decoding = f"greedy, at most {self.max_new_tokens} tokens"
         return {**self.chat.describe(), "kind": self.kind, "decoding": decoding}
 
 
-def in_turns(rows: Sequence[Sequence[Any]]) -> list[tuple[int, int]]:
-    """(row, place in it) of every cell: the first of all rows, then the second, ..."""
+def list_cells(rows: Sequence[Sequence[Any]]) -> list[tuple[int, int]]:
+    """(row, column) of every cell, column by column: first questions of all images come first."""
     longest = max(map(len, rows), default=0)
     return [(i, k) for k in range(longest) for i, row in enumerate(rows) if k < len(row)]
 
 
 class ChatJudge(ChatModel):
-    """A judge "vqa". P(yes) and P(no) are of the first token, of a served model lower bounds; a question that
-    stays without an answer raises for the whole call."""
+    """Judge "vqa" on a chat model. P(yes) and P(no) are those of the first token; for a served model they are
+    lower bounds. An unanswered question raises for the whole call."""
 
     kind = "vqa"
     template = "question"
 
     def ask(self, images: Images, questions: Texts) -> list[list[Answer]]:
-        """`questions[i]`: plain questions about `images[i]`, (H, W, 3) uint8. Raises NoAnswer, or what the
-        model raised."""
+        """Answers to `questions[i]` about `images[i]`, (H, W, 3) uint8. Raises NoAnswer, or the model's
+        exception."""
         check_batch(images, questions, "questions")
-        cells = in_turns(questions)
+        cells = list_cells(questions)
         messages = [Message((images[i], questions[i][k])) for i, k in cells]
         completions = self.chat.complete(messages, Sampling(self.max_new_tokens, top=YES_NO))
         answers: dict[tuple[int, int], Answer] = {}
-        for cell, one in zip(cells, completions, strict=True):
-            if one.error is not None:
-                raise one.error
-            if (text := without_thoughts(one.text)) is None:
-                raise ValueError("the limit of tokens ended within the model's thoughts")
-            p = one.probabilities or {}
-            answers[cell] = Answer(text.strip(), one.tokens or 0, p.get("yes"), p.get("no"), one.version)
+        for cell, completion in zip(cells, completions, strict=True):
+            if completion.error is not None:
+                raise completion.error
+            if (text := strip_thoughts(completion.text)) is None:
+                raise ValueError("the token limit ended within the model's thoughts")
+            p = completion.probabilities or {}
+            answers[cell] = Answer(
+                text.strip(), completion.tokens or 0, p.get("yes"), p.get("no"), completion.version
+            )
         return [[answers[i, k] for k in range(len(row))] for i, row in enumerate(questions)]

@@ -1,4 +1,4 @@
-"""Models of transformers that talk: text alone, or text about images; one user turn per message."""
+"""Local chat models of transformers, for text or for text and images; one user turn per message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 from nein.loading.digests import Json
 from nein.loading.errors import first_line, isolate
 from nein.metrics import loading
-from nein.metrics.base import MetricError, alike, without_thoughts
+from nein.metrics.base import MetricError, group_by, strip_thoughts
 from nein.metrics.chat import Chat, Completion, Message, Sampling, Words
 from nein.metrics.letters import LETTERS
 
@@ -23,10 +23,10 @@ _TEMPLATE_ERRORS = (TypeError, ValueError, KeyError, RuntimeError, jinja2.Templa
 
 
 class LocalChat(Chat):
-    """A causal language model with its tokenizer, or an image-text model with its processor.
+    """Causal language model with its tokenizer, or image-text model with its processor.
 
-    batch_size  Messages with images of one size that are answered together, padded in front, which can change
-                an answer; drawn answers, and those of a model without a padding token, one by one.
+    batch_size  Messages per forward pass, with images of one size, padded on the left, which can change an
+                answer. Sampled answers, and models without a padding token, take one message per pass.
     """
 
     def __init__(self, model: Any, processor: Any, source: loading.Source, *, batch_size: int = 1) -> None:
@@ -39,7 +39,7 @@ class LocalChat(Chat):
         self.keeps_order = self._sees and self.templated and _keeps_order(processor)
         self.parameters = sum(p.numel() for p in model.parameters())
         self._lock = threading.Lock()  # fast tokenizers keep state between calls
-        self._drawing = threading.Lock()  # the generator for drawing is global
+        self._sampling_lock = threading.Lock()  # torch samples with its global generator
         self._word_tokens: dict[Words, dict[str, list[int]]] = {}
         eos = model.generation_config.eos_token_id
         eos = self._tokenizer.eos_token_id if eos is None else eos
@@ -57,63 +57,64 @@ class LocalChat(Chat):
     def stream(self, messages: Sequence[Message], sampling: Sampling) -> Iterator[tuple[int, Completion]]:
         size = self.batch_size if sampling.temperature == 0 else 1
         shapes = [tuple(image.shape for image in message.images) for message in messages]
-        for group in alike(range(len(messages)), lambda index: shapes[index], size):
+        for group in group_by(range(len(messages)), lambda index: shapes[index], size):
             completions = isolate(
-                lambda part: self._replies([messages[index] for index in part], sampling),
+                lambda part: self._complete_batch([messages[index] for index in part], sampling),
                 group,
                 lambda error: Completion(error=error),
             )
             yield from zip(group, completions, strict=True)
 
-    def _replies(self, messages: Sequence[Message], sampling: Sampling) -> list[Completion]:
+    def _complete_batch(self, messages: Sequence[Message], sampling: Sampling) -> list[Completion]:
+        """Completions of one forward pass."""
         inputs, top = self._inputs(messages), sampling.top
         if sampling.temperature > 0:
             devices = [self.model.device] if self.model.device.type == "cuda" else []
             drawing = {"do_sample": True, "temperature": sampling.temperature, "top_k": sampling.top_k}
             drawing["top_p"] = 1.0 if sampling.top_p is None else sampling.top_p
-            with self._drawing, torch.random.fork_rng(devices=devices):
+            with self._sampling_lock, torch.random.fork_rng(devices=devices):
                 torch.manual_seed(messages[0].seed or 0)
                 rows, first = self.generate(inputs, sampling.max_tokens, **drawing)
         else:
             rows, first = self.generate(inputs, sampling.max_tokens)
         if top is not None:
-            first = first.log_softmax(-1) if top.logs else first.softmax(-1)  # N V
+            first = first.log_softmax(-1) if top.logs else first.softmax(-1)  # (N, V)
         completions = []
         for index, ids in enumerate(rows):
             text = self.text(ids)
-            # A thought's first token says nothing of the answer.
-            says = top is not None and without_thoughts(text) == text
-            likely = self._likely(first[index], top) if top is not None and says else None
-            completions.append(Completion(text, likely, len(ids), len(ids) < sampling.max_tokens))
+            probabilities = None
+            if top is not None and strip_thoughts(text) == text:  # not for the first token of a thought
+                probabilities = self._sum_by_word(first[index], top)
+            completions.append(Completion(text, probabilities, len(ids), len(ids) < sampling.max_tokens))
         return completions
 
     def generate(
-        self, inputs: Mapping[str, Any], tokens: int, **drawing: Any
+        self, inputs: Mapping[str, Any], tokens: int, **sampling: Any
     ) -> tuple[list[list[int]], torch.Tensor]:
-        """Ids up to the end of each answer, and of models of images the first step's logits, (N, V) float32;
-        greedy by itself. Raises ValueError for a text that is too long."""
-        how: dict[str, Any] = {"do_sample": False, **drawing, "num_beams": 1, "max_new_tokens": tokens}
+        """(token ids up to the end of each answer, logits (N, V) float32 of the first step, empty for a text
+        model). Greedy unless `sampling` says otherwise. Raises ValueError for a prompt that is too long."""
+        options: dict[str, Any] = {"do_sample": False, **sampling, "num_beams": 1, "max_new_tokens": tokens}
         with loading.exact():
-            inputs = loading.on_device(self.model, inputs)
+            inputs = loading.move_inputs(self.model, inputs)
             if not self._sees:
                 pad, length = self._tokenizer.pad_token_id, inputs["input_ids"].shape[1]
                 room = getattr(self.model.config, "max_position_embeddings", 0)
                 if room and length + tokens > room:
                     raise ValueError(f"{length} tokens of prompt and {tokens} of answer exceed its {room}")
-                how["pad_token_id"] = min(self._eos) if pad is None else pad
-                produced = self.model.generate(**inputs, **how)
-                return self._ended(produced[:, length:]), torch.empty(0)
-            how |= {"return_dict_in_generate": True, "output_logits": True}
-            output = self.model.generate(**inputs, **how)
-            # Some classes return the prompt with the answer, some do not.
+                options["pad_token_id"] = min(self._eos) if pad is None else pad
+                produced = self.model.generate(**inputs, **options)  # (N, length + new)
+                return self._cut_at_end(produced[:, length:]), torch.empty(0)
+            options |= {"return_dict_in_generate": True, "output_logits": True}
+            output = self.model.generate(**inputs, **options)
+            # Some classes return the prompt with the answer, some do not: (N, prompt + new) or (N, new).
             produced = output.sequences[:, output.sequences.shape[1] - len(output.logits) :]
-            return self._ended(produced), output.logits[0].float()
+            return self._cut_at_end(produced), output.logits[0].float()
 
-    def _ended(self, produced: torch.Tensor) -> list[list[int]]:
+    def _cut_at_end(self, produced: torch.Tensor) -> list[list[int]]:
         return [list(takewhile(lambda token: token not in self._eos, row)) for row in produced.tolist()]
 
     def _inputs(self, messages: Sequence[Message]) -> dict[str, Any]:
-        """What `generate` takes; several are padded in front."""
+        """Inputs of `generate`; several messages are padded on the left."""
         from PIL import Image
 
         batch: Json = (
@@ -131,37 +132,37 @@ class LocalChat(Chat):
                 image = None if isinstance(part, str) else Image.fromarray(part)
                 content.append({"type": "image", "image": image} if image else {"type": "text", "text": part})
             turns.append([{"role": "user", "content": content if self._sees else text}])
-        how: Json = {"add_generation_prompt": True, "tokenize": True, "return_dict": True}
-        # Newer versions want what is meant for the processor apart.
-        apart = "processor_kwargs" in inspect.signature(self.processor.apply_chat_template).parameters
-        how |= {"processor_kwargs": batch} if apart else batch
+        options: Json = {"add_generation_prompt": True, "tokenize": True, "return_dict": True}
+        # Newer versions of transformers take the processor's arguments in one dictionary.
+        takes_kwargs = "processor_kwargs" in inspect.signature(self.processor.apply_chat_template).parameters
+        options |= {"processor_kwargs": batch} if takes_kwargs else batch
         with self._lock:
-            return dict(self.processor.apply_chat_template(turns, **how))
+            return dict(self.processor.apply_chat_template(turns, **options))
 
     def text(self, ids: Sequence[int]) -> str:
-        """Words of an answer, stripped, without special tokens."""
+        """Text of token ids, stripped, without special tokens."""
         with self._lock:
             return self._tokenizer.decode(ids, skip_special_tokens=True).strip()
 
-    def _likely(self, first: torch.Tensor, top: Words) -> dict[str, float | None]:
-        """Per word, from (V,) probabilities or their logarithms, summed over the tokens it may begin with."""
+    def _sum_by_word(self, first: torch.Tensor, top: Words) -> dict[str, float | None]:
+        """Probability (or logarithm) per word: first (V,), summed over the tokens that may begin the word."""
         if top not in self._word_tokens:
             self._word_tokens[top] = (yes_no_tokens if top.any_case else letter_tokens)(self._tokenizer)
-        likely = {}
+        by_word = {}
         for word in top.words:
-            values = first[self._word_tokens[top][word]]
-            likely[word] = float(values.logsumexp(0) if top.logs else values.sum()) if len(values) else None
-        return likely
+            values = first[self._word_tokens[top][word]]  # (tokens,)
+            by_word[word] = float(values.logsumexp(0) if top.logs else values.sum()) if len(values) else None
+        return by_word
 
 
 def first_tokens(tokenizer: Any, words: Sequence[str]) -> set[int]:
-    """Ids of the first token of every word that is not the unknown token."""
+    """First token id of every word, except the unknown token."""
     firsts = {tuple(tokenizer(word, add_special_tokens=False)["input_ids"][:1]) for word in words}
     return {ids[0] for ids in firsts if ids and ids[0] != tokenizer.unk_token_id}
 
 
 def yes_no_tokens(tokenizer: Any) -> dict[str, list[int]]:
-    """ "yes" and "no" -> ids of the tokens that such an answer begins with."""
+    """ "yes" and "no" -> ids of tokens that only such an answer begins with."""
     yes, no = (
         first_tokens(tokenizer, [f"{gap}{form}" for gap in ("", " ") for form in (w, w.title(), w.upper())])
         for w in ("yes", "no")
@@ -170,71 +171,76 @@ def yes_no_tokens(tokenizer: Any) -> dict[str, list[int]]:
 
 
 def letter_tokens(tokenizer: Any) -> dict[str, list[int]]:
-    """Letter -> ids of the tokens its answer may begin with, and no other letter's."""
+    """Letter -> ids of tokens that only its answer begins with."""
     tokens_of = {}
     for letter in LETTERS:
         pieces = [tokenizer.convert_tokens_to_ids(f"{gap}{letter}") for gap in ("", "▁", "Ġ")]
-        known = {token for token in pieces if token is not None and token != tokenizer.unk_token_id}
-        tokens_of[letter] = first_tokens(tokenizer, (letter, f" {letter}")) | known
+        in_vocabulary = {token for token in pieces if token not in (None, tokenizer.unk_token_id)}
+        tokens_of[letter] = first_tokens(tokenizer, (letter, f" {letter}")) | in_vocabulary
     counts = Counter(token for ids in tokens_of.values() for token in ids)
     return {letter: sorted(t for t in ids if counts[t] == 1) for letter, ids in tokens_of.items()}
 
 
 def _keeps_order(processor: Any) -> bool:
-    """Whether the chat template leaves an image between two texts where it is."""
+    """Whether the chat template keeps an image between two texts."""
     parts = [{"type": "text", "text": "<1>"}, {"type": "image"}, {"type": "text", "text": "<2>"}]
     try:
-        prompt = rendered(processor, parts)
-    except MetricError:  # a template that knows one text only
+        prompt = render_prompt(processor, parts)
+    except MetricError:  # a template for one text only
         return False
     return "<1>" in prompt and "<2>" in prompt and bool(prompt.split("<1>")[1].split("<2>")[0].strip())
 
 
-def rendered(processor: Any, content: Any) -> str:
-    """The prompt that a chat template makes of one user turn. Raises MetricError for one that cannot."""
+def render_prompt(processor: Any, content: Any) -> str:
+    """Prompt of one user turn by the chat template. Raises MetricError if it fails."""
     try:
         turn = [{"role": "user", "content": content}]
         return str(processor.apply_chat_template(turn, add_generation_prompt=True, tokenize=False))
     except _TEMPLATE_ERRORS as error:
-        raise MetricError(f"The chat template cannot be used: {first_line(error)}") from error
+        raise MetricError(f"The chat template fails: {first_line(error)}") from error
 
 
 def _check_template(processor: Any, path_or_id: str) -> None:
     if not getattr(processor, "chat_template", None):
         raise MetricError(
-            f"'{path_or_id}' has no chat template, which says how a question becomes a prompt; choose an "
-            "instruction-tuned checkpoint, or serve the model and give openai:URL#MODEL."
+            f"'{path_or_id}' has no chat template; pass an instruction-tuned checkpoint, or serve the model "
+            "and pass openai:URL#MODEL."
         )
 
 
-def load_chat(path_or_id: str, *, bare: Sequence[str] = (), **how: Any) -> tuple[Any, Any, loading.Source]:
-    """(model, processor, source) of an image-text-to-text checkpoint. bare: model types that may lack a chat
-    template and take the words as they are. Raises MetricError, also for a chat template that does not take a
-    picture and a question."""
+def load_chat(
+    path_or_id: str, *, bare: Sequence[str] = (), **options: Any
+) -> tuple[Any, Any, loading.Source]:
+    """Load (model, processor, source) of an image-text-to-text checkpoint. bare: model types that may lack a
+    chat template; their prompt is the text alone. Raises MetricError, also for a chat template that does not
+    take an image and a question."""
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
-    model, source = loading.load_model(AutoModelForImageTextToText, path_or_id, **how)
-    processor = source.part(AutoProcessor)
+    model, source = loading.load_model(AutoModelForImageTextToText, path_or_id, **options)
+    processor = source.load_part(AutoProcessor)
     if model.config.model_type in bare and not getattr(processor, "chat_template", None):
         return model, processor, source
     _check_template(processor, path_or_id)
-    words = {"type": "text", "text": "<what?>"}
-    prompt, blind = rendered(processor, [{"type": "image"}, words]), rendered(processor, [words])
-    # A template for plain strings shows the list of parts itself.
-    if "<what?>" not in prompt or prompt == blind or "'type'" in prompt:
+    question = {"type": "text", "text": "<what?>"}
+    prompt, without_image = (
+        render_prompt(processor, [{"type": "image"}, question]),
+        render_prompt(processor, [question]),
+    )
+    # A template for plain strings would print the list of parts.
+    if "<what?>" not in prompt or prompt == without_image or "'type'" in prompt:
         raise MetricError(
-            f"The chat template of '{path_or_id}' does not take a picture and a question; choose another "
-            "checkpoint, or serve the model and give openai:URL#MODEL."
+            f"The chat template of '{path_or_id}' does not take an image and a question; pass another "
+            "checkpoint, or serve the model and pass openai:URL#MODEL."
         )
     return model, processor, source
 
 
-def load_text(path_or_id: str, **how: Any) -> LocalChat:
-    """An instruction-tuned causal language model. Raises MetricError for a missing or unsuitable one."""
+def load_text(path_or_id: str, **options: Any) -> LocalChat:
+    """Load an instruction-tuned causal language model. Raises MetricError."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model, source = loading.load_model(AutoModelForCausalLM, path_or_id, **how)
-    tokenizer = source.part(AutoTokenizer)
+    model, source = loading.load_model(AutoModelForCausalLM, path_or_id, **options)
+    tokenizer = source.load_part(AutoTokenizer)
     _check_template(tokenizer, path_or_id)
-    rendered(tokenizer, "?")
+    render_prompt(tokenizer, "?")
     return LocalChat(model, tokenizer, source)

@@ -23,7 +23,7 @@ import numpy as np
 
 from nein.loading.digests import Json, json_digest, source_digest, tensor_digest
 from nein.loading.errors import choose, out_of_memory, reason
-from nein.metrics.base import Described, Images, MetricError, check_image, chunks
+from nein.metrics.base import Described, Images, MetricError, check_image, split_chunks
 
 NORMALISATIONS = ("normalised", "unnormalised")
 
@@ -124,7 +124,7 @@ class ObjectDual:
     def _encoded(self, what: str, inputs: list[Any]) -> np.ndarray:
         """(N, width) float32 of N images or sentences. Raises MetricError for anything else."""
         parts = [np.empty((0, self.width), np.float32)] if self.width else []
-        for part in chunks(inputs, self.batch_size):
+        for part in split_chunks(inputs, self.batch_size):
             try:
                 with self._lock:
                     output = getattr(self.model, what)(part)

@@ -23,7 +23,7 @@ from nein.loading.errors import choose, message
 from nein.loading.references import TEXTS, Need
 from nein.loading.weights import check_tokenizer
 from nein.metrics import loading
-from nein.metrics.base import MetricError, check_image, chunks
+from nein.metrics.base import MetricError, check_image, split_chunks
 from nein.metrics.encoders import TwoTowers, joined
 from nein.metrics.preprocess import map_images
 
@@ -66,7 +66,9 @@ class OpenClipDual(TwoTowers):
 
         checked = [check_image(image) for image in images]
         inputs = map_images(lambda image: self.transform(Image.fromarray(image)), checked)
-        parts = (torch.stack(part).to(self.device, self.dtype) for part in chunks(inputs, self.batch_size))
+        parts = (
+            torch.stack(part).to(self.device, self.dtype) for part in split_chunks(inputs, self.batch_size)
+        )
         return joined(map(self.model.encode_image, parts), self.width)
 
     def overlong(self, texts: Sequence[str]) -> list[bool]:
@@ -146,7 +148,7 @@ def convert(source: Path, folder: Path, *, architecture: str, quick_gelu: bool =
     config = _architecture(open_clip, architecture)
     if quick_gelu:
         config["quick_gelu"] = True
-    state = loading.state_dict(source)
+    state = loading.read_state_dict(source)
     with loading.new_folder(folder) as draft, torch.random.fork_rng(devices=[]):
         save_file({key: value.clone().contiguous() for key, value in state.items()}, draft / WEIGHTS)
         try:
@@ -167,7 +169,7 @@ def save_tokenizer(config: Mapping[str, Any], folder: Path, source: Path | None 
     if name:
         from transformers import AutoTokenizer
 
-        loading.from_pretrained(AutoTokenizer, str(source or name)).save_pretrained(folder)
+        loading.load_pretrained(AutoTokenizer, str(source or name)).save_pretrained(folder)
 
 
 def _library() -> Any:

@@ -1,11 +1,11 @@
-"""What a judge says, and how its questions are worded.
+"""Interface of judges (models that answer about an image): methods, results, wordings of questions.
 
-A judge has `fingerprint`, `describe()`, which is JSON-serialisable, and by its kind one method, of images,
-(H, W, 3) uint8, and a list of strings for each:
+A judge has `fingerprint`, `describe()` (JSON-serializable) and one method of images, (H, W, 3) uint8, and a
+list of strings per image:
 
-    vqa  ask(images, questions) -> a list of `Answer` per image; `template` names a wording below
-    ovd  detect(images, labels, threshold=0.1) -> {label: Detection} per image, a repeated label once
-    itm  match(images, texts, head="itm") -> float64 array per image, one value per text; head: "itm", "itc"
+    vqa  ask(images, questions) -> list of `Answer` per image; `template` is a key of `TEMPLATES`
+    ovd  detect(images, labels, threshold=0.1) -> {label: Detection} per image
+    itm  match(images, texts, head="itm") -> float64 array (texts,) per image; head: "itm" or "itc"
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from nein.metrics.base import Images, MetricError, Texts, check_finite, check_im
 class Answer:
     """One answer of a VQA judge. Raises ValueError for a probability that is not finite.
 
-    token_count  Tokens produced, without the end of the sequence.
-    p_yes, p_no  Probability that the answer begins with "yes" or "no" (any case); None where there is none.
+    token_count  Tokens generated, without the end of the sequence.
+    p_yes, p_no  Probability that the answer begins with "yes" or "no" (any case); None if unavailable.
     """
 
     text: str
@@ -36,11 +36,12 @@ class Answer:
 
 @dataclass(frozen=True)
 class Detection:
-    """What a detector says about one label. Raises ValueError for numbers that are not finite.
+    """Detection of one label. Raises ValueError for numbers that are not finite.
 
-    score  Highest over all boxes, in [0, 1]; count: boxes above the threshold.
-    box    (x0, y0, x1, y1) of the best box in pixels of the picture; not clipped to it.
-    named  Highest over the boxes whose best label this is; 0 without one; None: labels share no boxes.
+    score  Highest over all boxes, in [0, 1].
+    count  Boxes with a score above the threshold.
+    box    (x0, y0, x1, y1) of the best box, in pixels of the image, not clipped.
+    named  Highest score over boxes whose best label this is, or 0; None if every label has boxes of its own.
     """
 
     score: float
@@ -52,11 +53,11 @@ class Detection:
         check_finite(self.score, self.named, *self.box)
 
 
-def check_batch(images: Images, strings: Texts, what: str) -> None:
-    check_images(images, strings, what)
+def check_batch(images: Images, strings: Texts, kind: str) -> None:
+    check_images(images, strings, kind)
     for row in strings:
         if isinstance(row, str) or not all(isinstance(s, str) for s in row):
-            raise MetricError(f"Give a list of {what} for every picture, not {row!r}.")
+            raise MetricError(f"Pass a list of {kind} per image, not {row!r}.")
 
 
 CAPTION = 'Does the caption "{caption}" describe this image? Answer only yes or no'
@@ -64,14 +65,14 @@ CAPTION = 'Does the caption "{caption}" describe this image? Answer only yes or 
 
 @dataclass(frozen=True)
 class PromptTemplate:
-    """How a question reaches a model. wrapper: the model's dialogue format, with `{question}` and its image
-    placeholder; presence: the question about one `{object}`, NeIn's (its VQA scripts)."""
+    """Prompt of a question; the presence question is that of NeIn's VQA scripts."""
 
-    wrapper: str
+    wrapper: str  # the model's dialogue format, with {question} and an image placeholder
     presence: str = "Does this image contain {object}? Answer only yes or no"
 
     def ask_presence(self, name: str, article: str = "none") -> str:
-        """article: "none" as in NeIn's code ("contain car?"), "a_an" as in its paper, by the first letter."""
+        """Prompt about one object. article: "none" as in NeIn's code ("contain car?"), "a_an" as in its
+        paper, by the first letter."""
         choose("article", article, ("none", "a_an"))
         if article == "a_an":
             name = f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
@@ -91,9 +92,10 @@ TEMPLATES = {
         "helpful, detailed, and polite answers to the human's questions. USER: <image>\n{question} ASSISTANT:"
     ),
     "plain": PromptTemplate("<image>\n{question}"),
-    "question": PromptTemplate("{question}"),  # the judge adds the picture itself
+    "question": PromptTemplate("{question}"),  # the judge adds the image itself
 }
 
 
-def template(name: str) -> PromptTemplate:
+def find_template(name: str) -> PromptTemplate:
+    """Template by name. Raises UserError."""
     return TEMPLATES[choose("prompt template", name, TEMPLATES)]

@@ -1,4 +1,4 @@
-"""Open-vocabulary detectors of transformers: OWLv2, OWL-ViT, Grounding DINO, and others like these."""
+"""Judge "ovd": open-vocabulary detectors of transformers (OWLv2, OWL-ViT, Grounding DINO, ...)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from nein.loading.digests import Json
 from nein.loading.errors import choose
 from nein.metrics import loading
-from nein.metrics.base import Described, Images, MetricError, Texts, chunks
+from nein.metrics.base import Described, Images, MetricError, Texts, split_chunks
 from nein.metrics.encoders import pooled
 from nein.metrics.judges.base import Detection, check_batch
 
@@ -21,41 +21,42 @@ BACKENDS = ("torchvision", "pil")
 
 
 class _Detector(Described):
-    """A detector; the processor of one that is shown a picture at a time also reads labels."""
+    """Base of detectors."""
 
     def __init__(self, model: Any, processor: Any, source: loading.Source) -> None:
         self.model, self.processor, self.source = model, processor, source
         self._inputs = loading.SharedTokenizer(processor)
 
     def facts(self, preprocess: str) -> Json:
+        """Entries of `describe()` that all detectors share."""
         shared = {"library": loading.library(), "preprocess": preprocess}
         return {**loading.model_fields("ovd", self.model, self.source), **shared}
 
     def check_length(self, label: str, ids: torch.Tensor) -> None:
-        """Raises MetricError for a label that the text model, if it has a limit, cannot hold."""
+        """Raises MetricError for a label of more tokens than the text model can read."""
         limit = getattr(getattr(self.model.config, "text_config", None), "max_position_embeddings", None)
         if limit is not None and ids.shape[-1] > limit:
             raise MetricError(
-                f"The label '{label}' is longer than the {limit} tokens this detector can read."
+                f"The label '{label}' has more than the {limit} tokens that this detector can read."
             )
 
 
 class Owlv2Detector(_Detector):
-    """An `Owlv2ForObjectDetection`; bare object names are the queries. A picture is looked at once for all
-    its labels, a label is read once; decisions equal those of transformers' pipeline.
+    """`Owlv2ForObjectDetection` with object names as queries. An image is encoded once for all its labels, a
+    label once for all images; decisions equal those of transformers' pipeline.
 
-    pad      How a picture is padded to a square. "library": as the installed transformers does (zeros since
-             late 2025, huggingface/transformers#41938). "gray": 0.5, as when NeIn's figures were made.
+    pad      Padding of an image to a square. "library": that of the installed transformers (zeros since late
+             2025, huggingface/transformers#41938). "gray": 0.5, as for NeIn's numbers.
     backend  "torchvision" (the default of transformers 5) or "pil" (the SciPy resize of older versions).
     """
 
     def __init__(
-        self, model: Any, image_processor: Any, tokenizer: Any, source: loading.Source, **how: Any
+        self, model: Any, image_processor: Any, tokenizer: Any, source: loading.Source, **options: Any
     ) -> None:
         super().__init__(model, image_processor, source)
         self.image_processor, self.tokenizer = image_processor, loading.SharedTokenizer(tokenizer)
-        self.pad, self.backend, self.batch_size = how["pad"], how["backend"], how["batch_size"]
-        self._queries: dict[str, tuple[torch.Tensor, bool]] = {}
+        self.pad, self.backend, self.batch_size = options["pad"], options["backend"], options["batch_size"]
+        self._queries: dict[str, tuple[torch.Tensor, bool]] = {}  # label -> embedding (D,), counts as a query
 
     def describe(self) -> Json:
         size = self.image_processor.size
@@ -63,54 +64,54 @@ class Owlv2Detector(_Detector):
         return {**facts, "pad": self.pad, "backend": self.backend}
 
     def detect(self, images: Images, labels: Texts, threshold: float = 0.1) -> list[dict[str, Detection]]:
-        """`labels[i]` in `images[i]` (H, W, 3) uint8; boxes with a score strictly above `threshold` count.
-        Raises MetricError for a label that the text model cannot hold."""
+        """Detect `labels[i]` in `images[i]`, (H, W, 3) uint8; boxes with a score strictly above `threshold`
+        count. Raises MetricError for a label that is too long."""
         check_batch(images, labels, "labels")
         result: list[dict[str, Detection]] = [{} for _ in images]
-        wanted = [i for i, row in enumerate(labels) if row]
+        rows = [i for i, row in enumerate(labels) if row]
         with loading.exact():
-            self._read([label for row in labels for label in row])
-            for chunk in chunks(wanted, self.batch_size):
-                features, boxes = self._look([images[i] for i in chunk])
-                sides = torch.tensor([max(images[i].shape[:2]) for i in chunk], device=boxes.device)
-                boxes = boxes * sides[:, None, None]
+            self._encode_labels([label for row in labels for label in row])
+            for chunk in split_chunks(rows, self.batch_size):
+                features, boxes = self._encode_images([images[i] for i in chunk])  # (N, P, D), (N, P, 4)
+                sides = torch.tensor([max(images[i].shape[:2]) for i in chunk], device=boxes.device)  # (N,)
+                boxes = boxes * sides[:, None, None]  # in pixels: the image is at the square's top left
                 names = [list(dict.fromkeys(labels[i])) for i in chunk]
-                for i, found in zip(chunk, self._score(features, boxes, names, threshold), strict=True):
-                    result[i] = found
+                for i, detections in zip(chunk, self._score(features, boxes, names, threshold), strict=True):
+                    result[i] = detections
         return result
 
     def pixels(self, images: Images) -> torch.Tensor:
-        """(N, 3, S, S) float32 of pictures, as the network sees them."""
-        how = {"return_tensors": "pt", "input_data_format": "channels_last"}
+        """N images (H, W, 3) uint8 -> network input (N, 3, S, S) float32."""
+        options = {"return_tensors": "pt", "input_data_format": "channels_last"}
         if self.pad == "library":
-            return self.image_processor(list(images), **how)["pixel_values"]
+            return self.image_processor(list(images), **options)["pixel_values"]
         squares = []
-        for image in images:  # at the top left of a grey square, as the processor pads it
+        for image in images:  # at the top left of a gray square, like the processor's padding
             height, width = image.shape[:2]
             square = np.full((max(height, width),) * 2 + (3,), 0.5, np.float32)
             square[:height, :width] = image.astype(np.float32) * np.float32(1 / 255)
             squares.append(square)
-        return self.image_processor(squares, do_rescale=False, **how)["pixel_values"]
+        return self.image_processor(squares, do_rescale=False, **options)["pixel_values"]
 
-    def _look(self, images: Images) -> tuple[torch.Tensor, torch.Tensor]:
-        """((N, P, D) features, (N, P, 4) corners relative to the padded square)."""
+    def _encode_images(self, images: Images) -> tuple[torch.Tensor, torch.Tensor]:
+        """(features (N, P, D) of P boxes, their corners (N, P, 4) relative to the padded square)."""
         pixels = self.pixels(images).to(self.model.device, self.model.dtype)
-        feature_map = self.model.image_embedder(pixel_values=pixels)[0]
-        features = feature_map.flatten(1, 2)
+        feature_map = self.model.image_embedder(pixel_values=pixels)[0]  # (N, h, w, D)
+        features = feature_map.flatten(1, 2)  # (N, h, w, D) => (N, P, D)
         x, y, w, h = self.model.box_predictor(features, feature_map).float().unbind(-1)
+        # center and size => corners
         return features, torch.stack([x - w / 2, y - h / 2, x + w / 2, y + h / 2], -1)
 
-    def _read(self, labels: Sequence[str]) -> None:
-        """Keeps of every new label its (D,) embedding, and whether the model counts it as a query. Each is
-        read alone: the last bits of several depend on their company."""
+    def _encode_labels(self, labels: Sequence[str]) -> None:
+        """Add new labels to `_queries`. One label per call: batches change last bits."""
         for label in dict.fromkeys(labels):
             if label in self._queries:
                 continue
-            ids = torch.tensor([self.tokenizer(label)["input_ids"]], device=self.model.device)
+            ids = torch.tensor([self.tokenizer(label)["input_ids"]], device=self.model.device)  # (1, tokens)
             self.check_length(label, ids)
             embedding = pooled(self.model.owlv2.get_text_features(input_ids=ids))[0]
             embedding = embedding / torch.linalg.norm(embedding, ord=2)
-            # The model takes a query whose first token is 0 for padding.
+            # The model treats a query whose first token is 0 as padding.
             self._queries[label] = (embedding, bool(ids[0, 0] > 0))
 
     def _score(
@@ -119,52 +120,67 @@ class Owlv2Detector(_Detector):
         """Of N pictures' (N, P, D) features and (N, P, 4) boxes, by the labels of each, at least one."""
         columns = {name: column for column, name in enumerate(dict.fromkeys(itertools.chain(*names)))}
         queries = [self._queries[name] for name in columns]
-        embeddings = torch.stack([embedding for embedding, _ in queries]).expand(len(names), -1, -1)
-        valid = torch.tensor([[counts for _, counts in queries]], device=features.device)
+        embeddings = torch.stack([embedding for embedding, _ in queries]).expand(
+            len(names), -1, -1
+        )  # (N, Q, D)
+        valid = torch.tensor([[counts for _, counts in queries]], device=features.device)  # (1, Q)
+        # (N, P, Q)
         logits, _ = self.model.class_predictor(features, embeddings, valid.expand(len(names), -1))
         result = []
-        for row, all_logits, corners in zip(names, logits, boxes, strict=True):
-            own = all_logits[:, [columns[name] for name in row]]  # P L, in the picture's own order
-            scores = torch.sigmoid(own).float()
-            best = scores.max(0)  # the first of equal ones has a box
-            numbers = (best.values, (scores > threshold).sum(0), corners[best.indices], named_scores(own))
-            found = zip(row, *(number.tolist() for number in numbers), strict=True)
+        for row, row_logits, corners in zip(names, logits, boxes, strict=True):
+            logits_by_label = row_logits[
+                :, [columns[name] for name in row]
+            ]  # (P, L), in the image's own order
+            scores = torch.sigmoid(logits_by_label).float()  # (P, L)
+            best = scores.max(0)  # over boxes; of equal ones the first
+            numbers = (
+                best.values,
+                (scores > threshold).sum(0),
+                corners[best.indices],
+                find_named_scores(logits_by_label),
+            )
+            entries = zip(row, *(number.tolist() for number in numbers), strict=True)
             result.append(
-                {name: Detection(score, n, tuple(box), named) for name, score, n, box, named in found}
+                {name: Detection(score, n, tuple(box), named) for name, score, n, box, named in entries}
             )
         return result
 
 
-def named_scores(logits: torch.Tensor) -> torch.Tensor:
-    """(..., P, L) logits of P boxes and L labels -> (..., L) float32: each label's highest score over the
+def find_named_scores(logits: torch.Tensor) -> torch.Tensor:
+    """Logits (..., P, L) of P boxes and L labels -> (..., L) float32: each label's highest score over the
     boxes whose best label it is; of equal labels the first, as in the library's `post_process`."""
-    best = logits.max(-1)  # ..., P
+    best = logits.max(-1)  # (..., P)
     scores = logits.new_zeros((*logits.shape[:-2], logits.shape[-1]), dtype=torch.float32)
     return scores.scatter_reduce(-1, best.indices, torch.sigmoid(best.values).float(), "amax")
 
 
 def load_owlv2(
-    path_or_id: str, *, pad: str = "library", backend: str = "torchvision", batch_size: int = 8, **how: Any
+    path_or_id: str,
+    *,
+    pad: str = "library",
+    backend: str = "torchvision",
+    batch_size: int = 8,
+    **options: Any,
 ) -> Owlv2Detector:
     from transformers import AutoImageProcessor, AutoTokenizer, Owlv2ForObjectDetection
 
     choose("pad", pad, PADS)
     choose("backend", backend, BACKENDS)
-    model, source = loading.load_model(Owlv2ForObjectDetection, path_or_id, "owlv2", **how)
-    parts = source.part(AutoImageProcessor, backend=backend), source.part(AutoTokenizer), source
+    model, source = loading.load_model(Owlv2ForObjectDetection, path_or_id, "owlv2", **options)
+    parts = source.load_part(AutoImageProcessor, backend=backend), source.load_part(AutoTokenizer), source
     return Owlv2Detector(model, *parts, pad=pad, backend=backend, batch_size=batch_size)
 
 
 # --- others -------------------------------------------------------------------------------
 
-#: Classes whose text is a phrase ending in a full stop, and whose logits are per text token.
+#: Model types that take a phrase with a full stop, and give logits per text token.
 GROUNDED = ("grounding-dino", "mm-grounding-dino")
 
 
 class ZeroShotDetector(_Detector):
-    """An `AutoModelForZeroShotObjectDetection`; the score of a label is the highest sigmoid over boxes (and,
-    for Grounding DINO, over its tokens), as the library has it. One forward pass per picture and label:
-    models that mix text and picture score labels by their company."""
+    """`AutoModelForZeroShotObjectDetection`; a label's score is the highest sigmoid over boxes (and, for
+    Grounding DINO, over its tokens), as in the library. One forward pass per image and label: in models that
+    mix text and image a label's score depends on the other labels."""
 
     def __init__(self, model: Any, processor: Any, source: loading.Source) -> None:
         super().__init__(model, processor, source)
@@ -179,39 +195,40 @@ class ZeroShotDetector(_Detector):
         check_batch(images, labels, "labels")
         pairs = zip(images, map(dict.fromkeys, labels), strict=True)
         with loading.exact():
-            return [self._detect(image, list(row), threshold) if row else {} for image, row in pairs]
+            return [self._detect_one(image, list(row), threshold) if row else {} for image, row in pairs]
 
-    def _detect(self, image: np.ndarray, labels: Sequence[str], threshold: float) -> dict[str, Detection]:
-        looks = [self._look(image, label) for label in labels]
-        named: list[float | None] = [None] * len(looks)
-        if not self.grounded:  # there the boxes of one label are not those of another
-            named = named_scores(torch.stack([logits for logits, _ in looks], -1)).tolist()
+    def _detect_one(self, image: np.ndarray, labels: Sequence[str], threshold: float) -> dict[str, Detection]:
+        outputs = [self._run(image, label) for label in labels]  # ((P,) logits, (P, 4) boxes) per label
+        named: list[float | None] = [None] * len(outputs)
+        if not self.grounded:  # Grounding DINO's boxes differ between labels
+            named = find_named_scores(torch.stack([logits for logits, _ in outputs], -1)).tolist()  # (P, L)
         height, width = image.shape[:2]
         detections = {}
-        for label, (logits, boxes), score in zip(labels, looks, named, strict=True):
-            scores = torch.sigmoid(logits)
+        for label, (logits, boxes), score in zip(labels, outputs, named, strict=True):
+            scores = torch.sigmoid(logits)  # (P,)
             best = int(scores.argmax())
             x, y, w, h = (float(value) for value in boxes[best])
             box = ((x - w / 2) * width, (y - h / 2) * height, (x + w / 2) * width, (y + h / 2) * height)
             detections[label] = Detection(float(scores[best]), int((scores > threshold).sum()), box, score)
         return detections
 
-    def _look(self, image: np.ndarray, label: str) -> tuple[torch.Tensor, torch.Tensor]:
-        """((P,) logits, (P, 4) boxes as centre and size relative to the picture), float32."""
+    def _run(self, image: np.ndarray, label: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """(logits (P,), boxes (P, 4) as center and size relative to the image), float32."""
         from PIL import Image
 
         text: Any = f"{label.lower().rstrip('.')}." if self.grounded else [[label]]
         inputs = self._inputs(images=Image.fromarray(image), text=text, return_tensors="pt")
         if not self.grounded:
             self.check_length(label, inputs["input_ids"])
-        outputs = self.model(**loading.on_device(self.model, inputs))
+        outputs = self.model(**loading.move_inputs(self.model, inputs))
+        # logits: (1, P, tokens or labels)
         return outputs.logits[0].float().amax(-1).cpu(), outputs.pred_boxes[0].float().cpu()
 
 
-def load(path_or_id: str, **how: Any) -> ZeroShotDetector:
+def load(path_or_id: str, **options: Any) -> ZeroShotDetector:
     from transformers import AutoModelForZeroShotObjectDetection, AutoProcessor
 
-    model, source = loading.load_model(AutoModelForZeroShotObjectDetection, path_or_id, **how)
+    model, source = loading.load_model(AutoModelForZeroShotObjectDetection, path_or_id, **options)
     if model.config.model_type == "owlv2":
-        raise MetricError("OWLv2 pads its pictures; load it as the judge 'ovd', which knows that.")
-    return ZeroShotDetector(model, source.part(AutoProcessor), source)
+        raise MetricError("OWLv2 pads its images; load it with load_judge('ovd', ...), which undoes that.")
+    return ZeroShotDetector(model, source.load_part(AutoProcessor), source)

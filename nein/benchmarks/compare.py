@@ -146,7 +146,7 @@ def _of_whole(first: Figure, second: Figure) -> Iterator[Figure]:
     from nein.metrics import fid
 
     sides = [fid.FidInterval._make(map(side.get, fid.FidInterval._fields)) for side in (first, second)]
-    gap, n = fid.difference(*sides), min(first["n"], second["n"])
+    gap, n = fid.subtract(*sides), min(first["n"], second["n"])
     p = 1.0
     if gap.standard_error and gap.value:
         p = p_value(gap.value / gap.standard_error, len(gap.left_out) - 1)

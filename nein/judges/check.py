@@ -212,9 +212,9 @@ class JudgeChecks(Checks):
         return Question(scene(seed, size), ["cat", "dog", "traffic light"][: 1 + seed % 3])
 
     def answer(self, inputs: list[Question]) -> list[list[Any]]:
-        from nein.metrics.judges.base import template
+        from nein.metrics.judges.base import find_template
 
-        ask = template(self.subject.template).ask_presence
+        ask = find_template(self.subject.template).ask_presence
         prompts = [[ask(noun) for noun in question.nouns] for question in inputs]
         return self.subject.ask([question.image for question in inputs], prompts)
 

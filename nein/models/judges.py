@@ -11,8 +11,8 @@ from nein import metrics
 from nein.loading.digests import Json, json_digest
 from nein.loading.errors import UserError, isolate_answers
 from nein.loading.references import is_served
-from nein.metrics.base import Images, Score, paper_present, paper_removed, parse_yes_no
-from nein.metrics.judges.base import template
+from nein.metrics.base import Images, Score, paper_says_present, paper_says_removed, parse_yes_no
+from nein.metrics.judges.base import find_template
 from nein.metrics.rewards import RewardJudge, check_edits
 from nein.models.cached import Services
 from nein.models.references import resolve
@@ -89,7 +89,7 @@ def _ask(kind: str, judge: Any, images: Images, words: Words, how: JudgeOptions)
             [{**dict.fromkeys(VERDICTS, s > how.threshold), "score": s, "reply": {"score": s}} for s in row]
             for row in scores
         ]
-    form = template(judge.template)
+    form = find_template(judge.template)
 
     def prompt(word: Word) -> str:
         if word.role == QUESTION:  # as SimpleNeg asks it (steer.py of its release)
@@ -107,8 +107,8 @@ def _verdicts(answer: Any) -> Verdict:
     total = (yes or 0) + (no or 0)
     return {
         "verdict_fixed": parse_yes_no(answer.text),
-        "verdict_paper": not paper_removed(answer.text),
-        "verdict_paper_retention": paper_present(answer.text),
+        "verdict_paper": not paper_says_removed(answer.text),
+        "verdict_paper_retention": paper_says_present(answer.text),
         "score": yes / total if yes is not None and no is not None and total > 0 else None,
         "reply": {"answer": answer.text, "p_yes": yes, "p_no": no},
     }

@@ -21,7 +21,7 @@ from nein.loading.digests import Json
 from nein.loading.errors import UserError, reason
 from nein.loading.references import expand_user, is_served
 from nein.loading.service import CONNECTION, PROTOCOL, REFUSED, SERVER, TIMEOUT, NoAnswer
-from nein.metrics.base import without_thoughts
+from nein.metrics.base import strip_thoughts
 from nein.metrics.chat import Chat, Completion, Message, Sampling
 from nein.models.cached import CachedChat, Services
 
@@ -198,7 +198,7 @@ def parse(text: str, schema: type[Schema], *, finished: bool = True) -> Schema:
 
     finished  Whether the model ended the answer itself; otherwise an unusable one is CUT_OFF.
     """
-    if (body := without_thoughts(text)) is None:
+    if (body := strip_thoughts(text)) is None:
         raise AnswerError(CUT_OFF, "the answer ends within the model's thoughts")
     body = body.strip()
     start, end = body.find("{"), body.rfind("}") + 1

@@ -16,7 +16,7 @@ import numpy as np
 from nein import editors, metrics
 from nein.engine import atomic
 from nein.engine.folder import sample_seed
-from nein.metrics.judges.base import template
+from nein.metrics.judges.base import find_template
 from nein.nano import zoo
 from nein.nano.data import iter_samples
 from nein.nano.scenes import render
@@ -34,7 +34,7 @@ def judge_editor(name: str, sources: int = 50, **overrides: Any) -> dict[str, An
     place = str(zoo.path(name))
     editor = editors.get_editor(row, checkpoint=place, device="cpu", dtype="float32", **overrides)
     samples = list(iter_samples("dev", sources))
-    prompt = template(vqa.template)
+    prompt = find_template(vqa.template)
     report: dict[str, Any] = {"samples": len(samples), "split": "dev"}
     for task in ("remove", "add"):
         pictures = [render(s.sample if task == "remove" else s.source) for s in samples]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nein.metrics.choices import prompt
+from nein.metrics.choices import write_prompt
 from nein.nano import zoo as shipped
 from nein.nano.scenes import CATEGORIES, NANO, TAUGHT, VARIED, WORLDS, Scene, World, render, rng_for
 from nein.nano.sentences import ASKED, WORDINGS, Pairs, Question, ask, iter_questions, question_scene
@@ -78,7 +78,7 @@ def letter_question(rng: random.Random, question: Question, negated: bool, form:
     if rng.random() < 0.5:
         options.reverse()
     goal = question.wrong if negated else question.right
-    words = prompt(form, question.negated if negated else question.question, options).text
+    words = write_prompt(form, question.negated if negated else question.question, options).text
     return f"\n{words} [/INST]", "AB"[options.index(goal)]
 
 

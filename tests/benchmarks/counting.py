@@ -43,7 +43,7 @@ def scene(index: int) -> Scene:
 
 def question(text: str, one: Scene) -> choices.ChoiceQuestion:
     sentence = text.format(things=plural(one.items[0].category))
-    return choices.ChoiceQuestion(choices.prompt("paper", f"Is it true? {sentence}", OPTIONS))
+    return choices.ChoiceQuestion(choices.write_prompt("paper", f"Is it true? {sentence}", OPTIONS))
 
 
 @dataclass(frozen=True)

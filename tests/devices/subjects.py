@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from nein import editors, metrics
-from nein.metrics.judges.base import template
+from nein.metrics.judges.base import find_template
 from nein.nano import zoo
 from nein.nano.data import iter_samples
 from nein.nano.scenes import render
@@ -73,7 +73,7 @@ def _judge(kind, name, ask):
 
 
 def _vqa(judge, pictures):
-    wording = template(judge.template)
+    wording = find_template(judge.template)
     rows = judge.ask(pictures, [[wording.ask_presence(label)] for label in _labels()])
     return [((row.p_yes, row.p_no), row.text) for [row] in rows]
 

@@ -3,7 +3,7 @@ import importlib.util
 import pytest
 
 from nein.metrics import MetricError, presence
-from nein.metrics.base import paper_present, paper_removed, parse_yes_no
+from nein.metrics.base import paper_says_present, paper_says_removed, parse_yes_no
 from nein.metrics.presence import caption_objects
 
 
@@ -20,8 +20,8 @@ from nein.metrics.presence import caption_objects
     ],
 )
 def test_the_two_protocols_read_answers_as_documented(answer, removed, present, parsed):
-    assert paper_removed(answer) is removed
-    assert paper_present(answer) is present
+    assert paper_says_removed(answer) is removed
+    assert paper_says_present(answer) is present
     assert parse_yes_no(answer) is parsed
 
 

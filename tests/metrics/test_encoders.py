@@ -134,7 +134,7 @@ def test_the_fingerprint_follows_content_not_place(models, tmp_path, encoders):
         ("clips", "x/y", {}, "did you mean 'clip'"),
         ("clip", "{}/clip", {"dtype": "float8"}, r"'float8'.*float32"),
         ("clip", "./nowhere", {}, r"no model folder '\./nowhere'"),
-        ("clip", "{}/vit", {}, "is a 'vit' checkpoint"),
+        ("clip", "{}/vit", {}, "is of type 'vit'"),
         ("fid", "inception", {"dtype": "float16"}, "float32 only"),
     ],
 )
@@ -154,7 +154,7 @@ LACKS = r"lacks 1 of the weights of .*transformers"
 @pytest.mark.parametrize(
     ("kind", "name", "damage", "sentence"),
     [
-        ("clip", "clip", lambda f: (f / WEIGHTS).rename(f / "w.bin"), r"w\.bin, which are pickles"),
+        ("clip", "clip", lambda f: (f / WEIGHTS).rename(f / "w.bin"), r"never loaded: w\.bin"),
         ("clip", "clip", lambda f: edit(f / "config.json", vision_config={"hidden_size": math.nan}),
          "Cannot load CLIPModel from .*hidden_size"),
         ("clip", "clip", lambda f: edit(f / "tokenizer.json", padding=3.5), "Cannot load"),

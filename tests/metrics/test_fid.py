@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nein.metrics import MetricError
-from nein.metrics.fid import FidInterval, difference, frechet_distance, jackknife_interval, limit
+from nein.metrics.fid import FidInterval, extrapolate, frechet_distance, jackknife_interval, subtract
 
 
 def features(seed, n, d, shift=0.0, scale=1.0):
@@ -81,15 +81,15 @@ def test_one_source_image_gives_a_value_and_no_interval_and_none_is_refused():
 
 
 def test_the_difference_of_two_distances_leaves_the_same_groups_out_of_both():
-    first, second = FidInterval.of(3.0, [3.1, 2.9, 3.0]), FidInterval.of(2.0, [2.1, 1.8, 2.1])
-    found = difference(first, second)
+    first, second = FidInterval.jackknife(3.0, [3.1, 2.9, 3.0]), FidInterval.jackknife(2.0, [2.1, 1.8, 2.1])
+    found = subtract(first, second)
     error = np.sqrt(2 / 3 * np.var([0.0 + 1.0, 1.1, 0.9]) * 3)
     assert found.value == pytest.approx(1.0)
     assert found.standard_error == pytest.approx(error)
     assert found.high == pytest.approx(1.0 + 4.30265 * error, rel=1e-5)  # t(2)
-    assert difference(first, first)[:4] == (0.0, 0.0, 0.0, 0.0)
+    assert subtract(first, first)[:4] == (0.0, 0.0, 0.0, 0.0)
     with pytest.raises(MetricError, match="same groups"):
-        difference(first, FidInterval.of(1.0, [1.0, 1.1]))
+        subtract(first, FidInterval.jackknife(1.0, [1.0, 1.1]))
 
 
 def test_the_limit_takes_off_the_bias_of_a_small_set():
@@ -98,7 +98,7 @@ def test_the_limit_takes_off_the_bias_of_a_small_set():
     inside, values = 0, []
     for _ in range(30):  # two sets of one distribution: what infinitely many pictures give is 0
         found = jackknife_interval(rng.normal(size=(60, 6)), rng.normal(size=(60, 6)), names)
-        made = limit(found)
+        made = extrapolate(found)
         assert made.low is not None
         inside += made.low <= 0
         values.append((found.value, made.value))

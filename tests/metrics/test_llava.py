@@ -8,11 +8,11 @@ import torch
 from nein import metrics
 from nein.metrics import MetricError
 from nein.metrics.judges import llava as llava_module
-from nein.metrics.judges.base import template
+from nein.metrics.judges.base import find_template
 from tests.metrics import tiny
 from tests.metrics.tiny import picture
 
-ASK = template("llava-mistral").ask_presence
+ASK = find_template("llava-mistral").ask_presence
 # Sizes with different numbers of tiles, most of them not square.
 SIZES = [(40, 32), (32, 32), (64, 48), (33, 70), (40, 32), (100, 20)]
 IMAGES = [picture(i, *size) for i, size in enumerate(SIZES)]
@@ -89,7 +89,7 @@ def test_the_prompts_are_neins_to_the_letter():
     asked = "[INST] <image>\nDoes {} Answer only yes or no [/INST]"
     assert ASK("traffic light") == asked.format("this image contain traffic light?")
     about = asked.format('the caption "A man on a bench." describe this image?').replace("?", "?", 1)
-    assert template("llava-mistral").ask_caption("A man on a bench.") == about
+    assert find_template("llava-mistral").ask_caption("A man on a bench.") == about
     for name, phrase in (("apple", "an apple"), ("car", "a car"), ("skis", "a skis")):
         assert f"contain {phrase}? Answer" in ASK(name, "a_an")
         assert f"contain {name}? Answer" in ASK(name, "none")

@@ -63,7 +63,7 @@ def test_a_picture_of_few_rows_is_not_taken_for_one_of_few_channels(rows, models
     shown = blip.image_processor(Image.fromarray(image), return_tensors="pt")["pixel_values"]
     with torch.no_grad():
         states = blip.model.vision_model(pixel_values=shown).last_hidden_state
-        np.testing.assert_array_equal(blip.look([image]), states)
+        np.testing.assert_array_equal(blip.encode_images([image]), states)
 
 
 def test_a_label_gives_the_same_bits_whatever_was_asked_with_it_or_before(models):
@@ -95,9 +95,9 @@ def test_gray_padding_is_half_and_matters_only_where_a_picture_is_not_square(mod
 
 
 def test_what_cannot_be_looked_for_is_refused(owlv2, models):
-    with pytest.raises(MetricError, match=r"'a xylophone quartet.*longer than the 16 tokens"):
+    with pytest.raises(MetricError, match=r"'a xylophone quartet.*more than the 16 tokens"):
         owlv2.detect(IMAGES[:1], [["a xylophone quartet with an unreasonable number of players"]])
-    with pytest.raises(MetricError, match="2 pictures but 1 lists of labels"):
+    with pytest.raises(MetricError, match="2 images but 1 lists of labels"):
         owlv2.detect(IMAGES[:2], [["car"]])
     with pytest.raises(MetricError, match="did you mean 'gray'"):
         metrics.load_judge("ovd", str(models / "owlv2"), pad="grey")

@@ -30,10 +30,10 @@ def test_a_judge_or_what_makes_one_is_found_by_module_and_attribute(installed):
 @pytest.mark.parametrize(
     ("load", "reference", "said"),
     [
-        (metrics.check_reference, "math:pi", "'math:pi' is not a judge, and cannot be called to make one"),
+        (metrics.check_reference, "math:pi", "'math:pi' is neither a judge nor a function"),
         (lambda name: metrics.load_judge("vqa", name), "tests.rehearsal:nothing", "cannot be imported"),
         (lambda name: metrics.load_judge("vqa", name), "no_such_module:load", "cannot be imported"),
-        (lambda name: metrics.load_judge("vqa", name), "plugin:echo", "no package offers a judge"),
+        (lambda name: metrics.load_judge("vqa", name), "plugin:echo", "no installed package has judges"),
     ],
 )
 def test_what_is_no_judge_and_makes_none_is_a_sentence(load, reference, said):
@@ -95,7 +95,7 @@ def test_a_plugged_in_judge_is_found_by_name(installed):
     for kind, name, said in (
         ("vqa", "ecco", "did you mean 'echo'"),
         ("vqa", "gone", "cannot be loaded"),
-        ("itm", "echo", "no 'itm' judge: it has no match"),
+        ("itm", "echo", "not a judge 'itm': it has no match"),
     ):
         with pytest.raises(MetricError, match=said):
             metrics.load_judge(kind, f"plugin:{name}")

@@ -8,7 +8,7 @@ from PIL import Image
 
 from nein.metrics import METRICS, Batch, EditPair, SceneObject, score
 from nein.metrics.base import MetricError
-from nein.metrics.images import there
+from nein.metrics.images import measure_presence
 from nein.metrics.preprocess import (
     CLIP_MEAN,
     CLIP_STD,
@@ -17,7 +17,7 @@ from nein.metrics.preprocess import (
     CleanResize,
     ResizeCrop,
     map_images,
-    normalised,
+    normalize,
     stretch,
 )
 from tests.metrics.tiny import compose, picture
@@ -35,9 +35,9 @@ def test_resize_crop_equals_the_published_clip_and_dino_transforms(
 ):
     image = picture(1, *size)
     ours = ResizeCrop(resize, crop, mean, std)
-    x = normalised(torch.from_numpy(np.stack([ours(image)])), mean, std)[0]
+    x = normalize(torch.from_numpy(np.stack([ours(image)])), mean, std)[0]
     torch.testing.assert_close(x, compose(resize, crop, mean, std)(Image.fromarray(image)), atol=1e-6, rtol=0)
-    beside = half_as_default(normalised, torch.from_numpy(np.stack([ours(image)])), mean, std)
+    beside = half_as_default(normalize, torch.from_numpy(np.stack([ours(image)])), mean, std)
     torch.testing.assert_close(beside[0], x, atol=0, rtol=0)
 
 
@@ -107,7 +107,7 @@ def test_something_else_in_its_place_is_gone_and_a_half_of_it_neither():
 
 
 def test_without_known_things_or_in_another_size_an_edit_is_unscored():
-    assert "do not say which things" in obeyed(BOTH, EditPair("a", BOTH).things).reason
-    assert "of one size" in obeyed(BOTH[:8]).reason
-    with pytest.raises(MetricError, match="of one size"):
-        there(BOTH, BOTH, EMPTY[:4])
+    assert "do not list the objects" in obeyed(BOTH, EditPair("a", BOTH).things).reason
+    assert "one size" in obeyed(BOTH[:8]).reason
+    with pytest.raises(MetricError, match="one size"):
+        measure_presence(BOTH, BOTH, EMPTY[:4])

@@ -171,7 +171,7 @@ def test_letters_of_both_orders_have_to_agree(texts, value):
 
 def test_several_edits_are_ranked_by_their_comparisons():
     judge = Pairwise(Choosing(lambda sheet: probable(0.9 if panels(sheet)[1] > panels(sheet)[2] else 0.1)))
-    ranks = rewards.rank(judge, GREYS[0], [GREYS[2], GREYS[1], GREYS[0]], TOLD)
+    ranks = rewards.rank_edits(judge, GREYS[0], [GREYS[2], GREYS[1], GREYS[0]], TOLD)
     assert [one.value for one in ranks] == [0, 1, 0.5]
 
 
@@ -187,7 +187,7 @@ def refused():
         (lambda: metrics.check_reward("pairwise:nowhere"), "There is no model folder"),
         (lambda: metrics.check_reward("editscore:openai:nowhere"), "is not an endpoint"),
         (lambda: refused().score([SOURCE], [FIRST], [" "]), "expected a sentence"),
-        (lambda: refused().score([SOURCE], [FIRST, SECOND], [TOLD]), "2 pictures but 1 instructions"),
+        (lambda: refused().score([SOURCE], [FIRST, SECOND], [TOLD]), "2 images but 1 instructions"),
     ],
 )
 def test_a_mistake_is_one_sentence(make, said):

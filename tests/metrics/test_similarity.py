@@ -10,7 +10,7 @@ from nein import metrics
 from nein.loading.resize import r64
 from nein.metrics import METRICS, Batch, EditPair, Score, Settings
 from nein.metrics.base import MemoryStore
-from nein.metrics.images import cosines
+from nein.metrics.images import compute_cosines
 from nein.metrics.preprocess import stretch
 from tests.metrics.tiny import picture
 
@@ -104,10 +104,10 @@ def test_the_cosine_is_taken_in_float64_and_clipped_to_one():
     rng = np.random.default_rng(0)
     base = rng.normal(size=(300, 24)).astype(np.float32)
     near = (base * (1 + 1e-4 * rng.normal(size=base.shape))).astype(np.float32)
-    found = [score.value for score in cosines(near, base)]
+    found = [score.value for score in compute_cosines(near, base)]
     expected = [cosine(a, b) for a, b in zip(near, base, strict=True)]
     np.testing.assert_allclose(found, expected, atol=1e-14)  # in float32 the error would be 1e-7
-    ones = [score.value for score in cosines(base, base)]
+    ones = [score.value for score in compute_cosines(base, base)]
     assert 1 - 1e-12 < min(ones) <= max(ones) <= 1.0
 
 
@@ -162,7 +162,7 @@ def test_a_failed_edit_is_unscored_everywhere_and_the_others_are_not(items, enco
         np.testing.assert_allclose(rest, values(base, name), atol=1e-6)
     assert fid_rows(result, 0).shape[0] == len(items)
     missing = score(["l1", "dino"], [EditPair("x", items[0].edited)], encoders)
-    assert [s[0].reason for s in missing.values()] == ["no target picture"] * 2
+    assert [s[0].reason for s in missing.values()] == ["no target image"] * 2
 
 
 def test_one_picture_that_the_encoder_chokes_on_does_not_take_the_batch_with_it(items, encoders):

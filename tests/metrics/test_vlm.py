@@ -7,7 +7,7 @@ from nein import metrics
 from nein.metrics import loading
 from nein.metrics.chat.asking import ChatJudge
 from nein.metrics.chat.endpoint import check_options
-from nein.metrics.choices import ChatChoices, ChoiceQuestion, prompt
+from nein.metrics.choices import ChatChoices, ChoiceQuestion, write_prompt
 from nein.metrics.judges.detectors import ZeroShotDetector
 from tests.metrics import tiny
 
@@ -55,7 +55,7 @@ def test_any_image_text_model_answers_as_generate_does(chat):
 @pytest.mark.parametrize("chat", ["make_llava_15"], indirect=True)
 def test_thoughts_are_no_answer_and_their_probabilities_none(chat, monkeypatch):
     model = ChatChoices(chat.chat)
-    asked = [[ChoiceQuestion(prompt("paper", "What?", ["cat", "dog"]))]]
+    asked = [[ChoiceQuestion(write_prompt("paper", "What?", ["cat", "dog"]))]]
     picture = [tiny.picture(0)]
     for text, answer in (("<think>No.</think> Yes", "Yes"), ("No.</thinking>Yes", "Yes"), ("Yes", "Yes")):
         monkeypatch.setattr(chat.chat, "text", lambda ids, text=text: text)
@@ -70,14 +70,14 @@ def test_thoughts_are_no_answer_and_their_probabilities_none(chat, monkeypatch):
 
 @pytest.mark.parametrize("chat", ["make_llava_15"], indirect=True)
 def test_a_map_of_devices_is_the_librarys_own_and_nothing_is_moved_after_it(chat, monkeypatch):
-    original, seen = loading.from_pretrained, []
+    original, seen = loading.load_pretrained, []
 
     def from_pretrained(cls, *args, device_map=None, **options):
         seen.append(device_map)
         spread = {"device_map": {"": "cpu"}} if device_map else {}  # no GPU is needed here
         return original(cls, *args, **spread, **options)
 
-    monkeypatch.setattr(loading, "from_pretrained", from_pretrained)
+    monkeypatch.setattr(loading, "load_pretrained", from_pretrained)
     folder = chat.describe()["reference"]
     spread = metrics.load_judge("vqa", folder, device="cuda", device_map="auto")
     assert seen[0] == "auto"
@@ -88,7 +88,7 @@ def test_a_map_of_devices_is_the_librarys_own_and_nothing_is_moved_after_it(chat
     with pytest.raises(ValueError, match="Unknown device_map 'all'"):
         metrics.load_choices(folder, device="cuda", device_map="all")
     check_options(folder, ["device_map"])
-    with pytest.raises(metrics.MetricError, match="leave its option 'detail' out"):
+    with pytest.raises(metrics.MetricError, match="omit the option 'detail'"):
         check_options(folder, ["detail"])
 
 

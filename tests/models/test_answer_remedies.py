@@ -43,7 +43,7 @@ class Deaf:
 def ask(model, arm, scorings=("generated", "logprob"), texts=2):
     names = ("cat", "dog", "cow")[:texts]
     row = [
-        ChoiceQuestion(choices.prompt("paper", text, names), texts, text, names)
+        ChoiceQuestion(choices.write_prompt("paper", text, names), texts, text, names)
         for text in (THERE, NOT_THERE)
     ]
     [replies] = answers.WithRemedy(model, arm, "paper").answer([PICTURE], [row], scorings)

@@ -22,7 +22,7 @@ from nein.generate.negbench.pairs import Verifier, verify
 from nein.loading.errors import UserError
 from nein.metrics.base import MetricError
 from nein.metrics.judges.base import Detection
-from nein.metrics.judges.detectors import named_scores
+from nein.metrics.judges.detectors import find_named_scores
 from tests.editors.tiny import build_pipeline
 from tests.loopback import say
 from tests.metrics.tiny import make_owlv2, make_owlvit
@@ -139,7 +139,7 @@ class Boxes:
         for row in labels:
             logits = torch.tensor([self.LOGITS[name] for name in row]).T  # boxes, labels
             scores = torch.sigmoid(logits).amax(0).tolist()
-            named = named_scores(logits).tolist()
+            named = find_named_scores(logits).tolist()
             found = zip(row, scores, named, strict=True)
             rows.append({name: Detection(s, 1, (0, 0, 1, 1), n) for name, s, n in found})
         return rows

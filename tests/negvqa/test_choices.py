@@ -8,12 +8,12 @@ from nein import metrics
 from nein.metrics import MetricError, choices
 from nein.metrics.chat import Completion
 from nein.metrics.chat.local import LocalChat, letter_tokens
-from nein.metrics.choices import ChatChoices, ChoiceQuestion, Reply, prompt
+from nein.metrics.choices import ChatChoices, ChoiceQuestion, Reply, write_prompt
 from nein.metrics.letters import SCORINGS
 from tests.metrics.tiny import picture
 
 WORDS = [("What is there?", ["cat", "dog"]), ("What is not to the left of the red car?", ["bench", "dog"])]
-ASKED = [ChoiceQuestion(prompt("paper", *words)) for words in WORDS]
+ASKED = [ChoiceQuestion(write_prompt("paper", *words)) for words in WORDS]
 
 
 @pytest.fixture(scope="module", params=["llava", "llava_next", "qwen", "instructblip"])
@@ -81,13 +81,13 @@ def test_the_picture_stands_where_the_prompt_has_it_unless_the_template_moves_it
 
 
 def test_prompts_are_worded_as_published():
-    before, after = prompt("paper", "What is it?", ["cat", "dog", "owl"])
+    before, after = write_prompt("paper", "What is it?", ["cat", "dog", "owl"])
     assert before + "<image>" + after == (
         "Question: <image> What is it?\nOptions: A. cat B. dog C. owl\n"
         "Answer with the option's letter from the given choices directly."
     )
     with pytest.raises(MetricError, match="did you mean 'paper'"):
-        prompt("papr", "?", ["a", "b"])
+        write_prompt("papr", "?", ["a", "b"])
 
 
 #: (wording, question, options) -> what VLMEvalKit's own functions make of it at commit 0f27427e (May 2025).
@@ -111,7 +111,7 @@ SENT = {
 
 @pytest.mark.parametrize("wording, question, options", SENT)
 def test_models_with_a_wording_of_their_own_in_the_toolkit_get_it(wording, question, options):
-    assert prompt(wording, question, options) == ("", SENT[wording, question, options])
+    assert write_prompt(wording, question, options) == ("", SENT[wording, question, options])
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_models_with_a_wording_of_their_own_in_the_toolkit_get_it(wording, quest
     ],
 )
 def test_the_toolkit_knows_a_model_by_its_name(reference, wording, tokens):
-    assert choices.prompt_format(reference) == (wording, tokens)
+    assert choices.find_prompt_format(reference) == (wording, tokens)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_chat_template_that_takes_no_picture_or_no_words_or_is_not_there_is_re
     template, vlms, tmp_path
 ):
     shutil.copytree(vlms / "llava", tmp_path / "odd")
-    sentence = "does not take a picture and a question|cannot be used: no pictures, please"
+    sentence = "does not take an image and a question|template fails: no pictures, please"
     if template is None:
         (tmp_path / "odd" / "chat_template.jinja").unlink()
         sentence = r"has no chat template.*openai:URL#MODEL"

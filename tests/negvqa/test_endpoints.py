@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nein.metrics.chat.endpoint import Endpoint
-from nein.metrics.choices import ChatChoices, ChoiceQuestion, prompt
+from nein.metrics.choices import ChatChoices, ChoiceQuestion, write_prompt
 from nein.metrics.letters import SCORINGS
 from tests.loopback import HANG_UP, say
 from tests.metrics.tiny import picture
@@ -17,7 +17,7 @@ from tests.negvqa.test_run import folder_of
 from tests.negvqa.tiny import answers as answers_of
 from tests.negvqa.tiny import figure, run, write_questions
 
-ASKED = ChoiceQuestion(prompt("paper", "What is not there?", ["cat", "dog"]))
+ASKED = ChoiceQuestion(write_prompt("paper", "What is not there?", ["cat", "dog"]))
 
 
 def model(server, **options):
@@ -65,7 +65,7 @@ def test_what_was_answered_before_the_server_went_away_is_never_asked_again(serv
     questions, out = write_questions(tmp_path), tmp_path / "out"
     assert ask(server, questions, out) == 2
     error = capsys.readouterr().err
-    assert "10 questions in a row without an answer" in error
+    assert "10 questions in a row unanswered" in error
     assert "Traceback" not in error
     assert kept(out) == 7
     answered = {json.dumps(body) for body in server.requests[:7]}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from nein.metrics import MetricError
-from nein.metrics.letters import by_option, parse
+from nein.metrics.letters import parse, read_verdicts
 
 ANIMALS = ["cat", "dog"]
 FOUR = ["red", "dark red", "blue", "12"]
@@ -155,21 +155,21 @@ def test_the_fixed_rule_takes_time_in_proportion_to_the_answer(begin, end):
 
 
 def test_of_answers_about_one_option_each_the_only_yes_is_the_letter():
-    assert by_option(["No", "Yes."]).letter == "B"
-    assert by_option(["Yes, it is", "no"]).letter == "A"
+    assert read_verdicts(["No", "Yes."]).letter == "B"
+    assert read_verdicts(["Yes, it is", "no"]).letter == "A"
     for answers, why in (
         (["Yes", "Yes"], "yes to several"),
         (["No", "No"], "no to every"),
         (["Yes", "Perhaps"], "option B is neither"),
     ):
-        found = by_option(answers)
+        found = read_verdicts(answers)
         assert found.letter is None
         assert why in found.reason
     # NeIn's rule: "yes" in any case and nothing else; all the rest is a no.
-    assert by_option(["yes", "Perhaps"], "paper").letter == "A"
-    assert by_option(["Yes.", "No"], "paper").letter is None
+    assert read_verdicts(["yes", "Perhaps"], "paper").letter == "A"
+    assert read_verdicts(["Yes.", "No"], "paper").letter is None
     with pytest.raises(MetricError, match="yes-no rule"):
-        by_option(["Yes", "No"], "vlmevalkit")
+        read_verdicts(["Yes", "No"], "vlmevalkit")
 
 
 def test_an_unknown_rule_and_a_single_option_are_refused():

@@ -143,8 +143,8 @@ def install(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(("place", "sentence"), [
-    ("NOTHING", "cannot be loaded"), ("Colours", "is not a metrics.Metric"),
-    ("TAKEN", "takes the name 'dino'"),
+    ("NOTHING", "cannot be loaded"), ("Colours", "must be a metrics.Metric"),
+    ("TAKEN", "has the taken name 'dino'"),
 ])  # fmt: skip
 def test_a_plug_in_that_offers_no_new_metric_is_a_sentence(install, place, sentence):
     install(mine=f"{__name__}:{place}")

@@ -15,7 +15,7 @@ from nein import editors, metrics
 from nein.editors.zone import Segmenter
 from nein.engine.machine import Terminated
 from nein.loading.errors import UserError
-from nein.metrics.judges.base import template
+from nein.metrics.judges.base import find_template
 from nein.nano import zoo
 from nein.nano.data import source_scene
 from nein.nano.scenes import HELD_OUT, render
@@ -215,7 +215,7 @@ def zoo_is_trained_judged_and_shipped(folder, capsys):
     for kind in ("clip", "dino"):
         assert np.isfinite(np.asarray(metrics.load_encoder(kind, str(trained / kind)).encode(seen))).all()
     vqa = metrics.load_judge("vqa", str(trained / "llava"))
-    question = template(vqa.template).ask_presence("fire hydrant")
+    question = find_template(vqa.template).ask_presence("fire hydrant")
     assert question == llava.HEAD + llava.CONTAIN.format("fire hydrant")
     assert len(vqa.ask(seen, [[question], [question]])) == 2
     [found] = metrics.load_judge("ovd", str(trained / "owlv2")).detect(seen[:1], [["dog", "cat"]])

@@ -15,7 +15,7 @@ from nein.benchmarks.negvqa.data import Answer
 from nein.benchmarks.negvqa.stages import match_answers
 from nein.editors.base import Identity
 from nein.generate.negvqa import Choice, Negate
-from nein.metrics.choices import ChoiceQuestion, JudgeChoices, prompt
+from nein.metrics.choices import ChoiceQuestion, JudgeChoices, write_prompt
 from nein.models import llm
 from nein.models.llm import LlmOptions
 from nein.models.remedies.editors import ByLanguageModel
@@ -26,9 +26,11 @@ PICTURES = [np.full((6, 8, 3), value, np.uint8) for value in (10, 200)]
 TOLD = "There is no cup."
 CHOICES = [
     ChoiceQuestion(
-        prompt("paper", "What is not there?", ["cat", "dog"]), 2, "What is not there?", ("a", "b")
+        write_prompt("paper", "What is not there?", ["cat", "dog"]), 2, "What is not there?", ("a", "b")
     ),
-    ChoiceQuestion(prompt("vlmevalkit", "What is there?", ["cat", "dog", "cup"]), 3, "What is?", ("a", "b")),
+    ChoiceQuestion(
+        write_prompt("vlmevalkit", "What is there?", ["cat", "dog", "cup"]), 3, "What is?", ("a", "b")
+    ),
 ]
 THINKING = {
     "reasoning_effort": "low", "extra_body": {"chat_template_kwargs": {"enable_thinking": True}},

@@ -24,7 +24,7 @@ from nein import metrics
 from nein.loading.errors import UserError
 from nein.metrics.dual.openclip import CONFIG, WEIGHTS, OpenClipDual, save_tokenizer
 from nein.metrics.encoders import ClipEncoder, HubDual, pooled
-from nein.metrics.preprocess import map_images, normalised
+from nein.metrics.preprocess import map_images, normalize
 from nein.models import references
 from nein.nano.scenes import is_nano
 from nein.train import loop
@@ -85,7 +85,7 @@ class Tower(nn.Module):
         dual = self.dual
         if isinstance(dual, ClipEncoder):
             crops = torch.from_numpy(np.stack(map_images(dual.preprocess, images)))  # (B, S, S, 3) uint8
-            return {"pixel_values": normalised(crops, dual.preprocess.mean, dual.preprocess.std)}
+            return {"pixel_values": normalize(crops, dual.preprocess.mean, dual.preprocess.std)}
         if isinstance(dual, HubDual):
             inputs = dual.processor(
                 images=list(images), return_tensors="pt", input_data_format="channels_last"
@@ -141,14 +141,14 @@ class Tower(nn.Module):
             return self._save_open_clip(folder)
         from transformers import AutoImageProcessor, AutoTokenizer
 
-        from nein.metrics.loading import from_pretrained, no_bar
+        from nein.metrics.loading import hide_progress, load_pretrained
 
         source = self.dual.source
-        with no_bar(local=True):
+        with hide_progress(local=True):
             self.model.save_pretrained(folder, safe_serialization=True)
         clip = isinstance(self.dual, ClipEncoder)
         for part in [AutoImageProcessor] if clip else [AutoImageProcessor, AutoTokenizer]:
-            from_pretrained(part, source.reference, revision=source.revision).save_pretrained(folder)
+            load_pretrained(part, source.reference, revision=source.revision).save_pretrained(folder)
         if clip:
             self.dual.tokenizer._tokenizer.save_pretrained(folder)  # may have new words
 

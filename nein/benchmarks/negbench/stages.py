@@ -42,7 +42,7 @@ from nein.engine.stages import Model, Stage
 from nein.loading.digests import pixel_digest
 from nein.loading.errors import UserError, isolate
 from nein.metrics.base import parse_yes_no
-from nein.metrics.choices import ChoiceQuestion, answer_each, prompt, yes_or_no
+from nein.metrics.choices import ChoiceQuestion, answer_each, write_prompt, yes_or_no
 from nein.metrics.dual import pool
 from nein.metrics.letters import LETTERS, parse
 
@@ -269,7 +269,7 @@ class Asking(Questions):
         questions = []
         for item, texts in zip(block, offered, strict=True):
             words = self._answers_in_words(texts)
-            text = prompt(self.config.prompt, item.question.asked or QUESTION, texts)
+            text = write_prompt(self.config.prompt, item.question.asked or QUESTION, texts)
             questions.append([ChoiceQuestion(yes_or_no(item.question.asked) if words else text, len(texts))])
         images_shown = [item.images[item.question.image] for item in block]
         replies = answer_each(model, images_shown, questions, [self.config.scoring])

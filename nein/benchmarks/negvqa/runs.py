@@ -70,7 +70,7 @@ def find_answerer(reference: str, config: NegvqaConfig) -> Answerer:
     if not (scorings := sorted(set(config.scoring) & {*possible})):
         words, more = " or ".join(possible), ", or --judge-asking options" if reference == JUDGE else ""
         raise UserError(f"'{reference}' can be read by {words} only; add it to --scoring{more}.")
-    toolkit = choices.prompt_format(source)
+    toolkit = choices.find_prompt_format(source)
     wording = toolkit.prompt if config.prompt == "vlmevalkit" else config.prompt
     form = choices.PromptFormat(wording, config.max_new_tokens or toolkit.max_new_tokens)
     return Answerer(reference, source, location, scorings, form)

@@ -13,7 +13,7 @@ from nein.benchmarks.runner import select_rows
 from nein.datasets.negvqa import VARIANTS, Item
 from nein.engine.folder import Folder, Row
 from nein.metrics.choices import Reply
-from nein.metrics.letters import LETTERS, by_option, parse, without_missing
+from nein.metrics.letters import LETTERS, drop_missing, parse, read_verdicts
 from nein.reporting.scores import ScoreTable
 
 #: "fixed": our own rule; an answer without a letter is unscored: counted, neither right nor wrong. "paper":
@@ -94,12 +94,12 @@ def read_answer(row: Answer, scoring: str, protocol: str, match: Match | None = 
             except ValueError as error:  # a damaged file: a number is not finite
                 reason = str(error)
     elif row.each is not None:  # a judge, asked about one option at a time
-        letter, reason, _ = by_option(row.each, protocol)
+        letter, reason, _ = read_verdicts(row.each, protocol)
     elif protocol == "paper" and match is not None:  # VLMEvalKit's second step
         failed = bool(match.error)
         letter, reason = match.letter, match.error or match.reason
     elif protocol == "paper":
-        letter, reason, _ = parse(row.text or "", without_missing(row.options), "vlmevalkit")
+        letter, reason, _ = parse(row.text or "", drop_missing(row.options), "vlmevalkit")
     else:
         letter, reason, _ = parse(row.text or "", row.options, "fixed")
     value = None if letter is None else float(letter == row.answer)

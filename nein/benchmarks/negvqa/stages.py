@@ -24,7 +24,7 @@ from nein.engine.stages import Model, Stage
 from nein.loading.references import is_served
 from nein.metrics import choices
 from nein.metrics.choices import ChoiceQuestion, Reply
-from nein.metrics.letters import LETTERS, parse, without_missing
+from nein.metrics.letters import LETTERS, drop_missing, parse
 from nein.models import llm
 
 NO_IMAGE = "no picture: "  # start of the error of a question whose image cannot be read
@@ -43,7 +43,7 @@ class Asking:
     def question(self, item: Item, wording: str, hides: bool) -> ChoiceQuestion:
         """hides: omit the options that pandas reads as missing values."""
         text = item.questions[self.variant] if self.variant else ""
-        prompt = choices.prompt(wording, text, without_missing(item.options) if hides else item.options)
+        prompt = choices.write_prompt(wording, text, drop_missing(item.options) if hides else item.options)
         return ChoiceQuestion(prompt, len(item.options), text, item.options)
 
     def rows(self, item: Item, reply: Reply) -> Iterator[Answer]:
@@ -204,7 +204,8 @@ def match_answers(client: Any, answers: Sequence[Answer]) -> list[Match]:
         ATTEMPTS
     ):  # the attempt is the seed: a repeated request is not answered from the cache
         texts = [
-            choices.matching(row.question, without_missing(row.options), row.text or "") for row in waiting
+            choices.write_matching_prompt(row.question, drop_missing(row.options), row.text or "")
+            for row in waiting
         ]
         requests = [llm.Request(text, seed=attempt) for text in texts]
         for row, outcome in zip(waiting, client.complete(requests, LetterReply), strict=True):
@@ -212,7 +213,7 @@ def match_answers(client: Any, answers: Sequence[Answer]) -> list[Match]:
             if outcome.value is None:
                 matches[key] = Match(*key, error=f"the matcher gave no answer: {outcome.reason}")
                 continue
-            letter = parse(outcome.value.text, without_missing(row.options), "vlmevalkit")
+            letter = parse(outcome.value.text, drop_missing(row.options), "vlmevalkit")
             if letter.letter or letter.declined:
                 reason = READ if letter.letter else "the matcher finds no option in the answer"
                 matches[key] = Match(*key, outcome.value.text, letter.letter, reason)
@@ -224,12 +225,12 @@ def match_answers(client: Any, answers: Sequence[Answer]) -> list[Match]:
 
 
 def _has_letter(row: Answer) -> bool:
-    letter = parse(row.text or "", without_missing(row.options), "vlmevalkit")
+    letter = parse(row.text or "", drop_missing(row.options), "vlmevalkit")
     return letter.letter is not None or letter.declined
 
 
 def draw_letter(row: Answer) -> str | None:
     """One of the letters, or None (the toolkit's "Z"), equally likely, drawn by the question's own seed."""
     rng = random.Random(sample_seed(0, f"{row.id}/{row.variant}/{MATCHES}"))
-    options = zip(LETTERS, without_missing(row.options), strict=False)
+    options = zip(LETTERS, drop_missing(row.options), strict=False)
     return rng.choice([*(letter for letter, text in options if text is not None), None])

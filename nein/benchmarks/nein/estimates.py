@@ -118,7 +118,7 @@ def _of_corpus(metric: str, entry: CorpusRow) -> Iterator[Figure]:
         why = f"needs {needed} source images, {fid.LIMIT_IMAGES} for each of {entry.columns} columns"
         yield {**what, "task": "limit", "value": None, "refused": f"{why}; {entry.clusters} here"}
         return
-    limit = fid.limit(fid.FidInterval.of(entry.value, entry.left_out))
+    limit = fid.extrapolate(fid.FidInterval.jackknife(entry.value, entry.left_out))
     yield what | {"task": "limit"} | {name: getattr(limit, name) for name in ends}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from nein.benchmarks.nein.estimates import read_features
 from nein.benchmarks.nein.runs import NOT_EDITED, RunDir, ScoreRow
 from nein.metrics import Score
-from nein.metrics.base import paper_present, paper_removed, parse_yes_no
+from nein.metrics.base import paper_says_present, paper_says_removed, parse_yes_no
 from nein.reporting.figures import Figure, number
 
 #: Named quirk -> what the paper's side of it does.
@@ -62,7 +62,7 @@ def verdict(metric: str, row: ScoreRow | Score, quirks: Collection[str] = ()) ->
     if "answer" not in detail:
         return None
     if "answers" in quirks:
-        return float(paper_removed(detail["answer"]))
+        return float(paper_says_removed(detail["answer"]))
     seen = parse_yes_no(detail["answer"])
     return None if seen is None else float(not seen)
 
@@ -90,7 +90,7 @@ def _retention(kind: str, detail: Mapping[str, Any], quirks: Collection[str]) ->
 def _is_present(reply: Any, kind: str, detail: Mapping[str, Any], answers_of: str) -> bool | None:
     if kind == "ovd":
         return bool(reply > detail["threshold"])
-    return paper_present(reply) if answers_of == "paper" else parse_yes_no(reply)
+    return paper_says_present(reply) if answers_of == "paper" else parse_yes_no(reply)
 
 
 def rows(run: RunDir) -> Iterator[Figure]:

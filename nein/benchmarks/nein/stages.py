@@ -234,7 +234,7 @@ class Score(Stage):
         """The images of a sample that some metric needs; a sentence for every other."""
         if edit.image is None:
             return EditPair(sample.id, edit.why_not)
-        needed = {image for name in self.metrics for image in METRICS[name].pictures}
+        needed = {image for name in self.metrics for image in METRICS[name].images}
         edited = read_image(self.run.image_path(edit), "edited")
         if not isinstance(edited, str) and pixel_digest(edited) != edit.sha256:
             edited = "the edited image on disk is not the one this run wrote; remove it and run again"

@@ -27,7 +27,7 @@ from nein.loading.digests import pixel_digest
 from nein.loading.errors import UserError, isolate_answers
 from nein.loading.references import expand_user, parse_reference
 from nein.metrics.base import parse_yes_no
-from nein.metrics.judges.base import Answer, template
+from nein.metrics.judges.base import Answer, find_template
 from nein.models import judges, references
 from nein.wording import families
 
@@ -365,7 +365,7 @@ def match(
 
 def ask(candidates: Candidates, images: Sequence[np.ndarray], judge: Any, *, protocol: str) -> list[Row]:
     """Filter 2: a row per candidate with both answers and the verdict; questions share an image's prefix."""
-    form, rows, prompts = template(judge.template), [], []
+    form, rows, prompts = find_template(judge.template), [], []
     for item in candidates:
         noun = name_object(item["object"], protocol)
         prompts.append([form.ask_caption(item["caption"]), form.ask_presence(noun)])

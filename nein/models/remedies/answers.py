@@ -39,7 +39,7 @@ def _remove_denial(question: ChoiceQuestion, wording: str) -> ChoiceQuestion:
     if (text := remove_denial(question.question)) is None:
         return question
     texts = question.texts
-    return ChoiceQuestion(choices.prompt(wording, text, texts), question.options, text, texts)
+    return ChoiceQuestion(choices.write_prompt(wording, text, texts), question.options, text, texts)
 
 
 def _swap_options(reply: Reply, question: ChoiceQuestion) -> Reply:

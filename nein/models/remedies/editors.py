@@ -18,7 +18,7 @@ from nein.editors import EditRequest, EditResult
 from nein.engine.folder import sample_seed
 from nein.loading.digests import Json, json_digest
 from nein.loading.errors import UserError, match_name
-from nein.metrics.rewards import RewardJudge, rank
+from nein.metrics.rewards import RewardJudge, rank_edits
 from nein.models import judges, llm
 from nein.models.cached import Services
 from nein.wording import denials
@@ -242,7 +242,7 @@ class Best(WithRemedy):
         images = {k: result.image for k, result in enumerate(results) if result.image is not None}
         if not images:
             return results[0]
-        scores = rank(self._helper, request.image, list(images.values()), request.instruction)
+        scores = rank_edits(self._helper, request.image, list(images.values()), request.instruction)
         values = {k: score.value for k, score in zip(images, scores, strict=True) if score.value is not None}
         if not values:
             why = f"none of {len(scores)} edits could be judged: {scores[0].reason}"
