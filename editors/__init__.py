@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import functools
 import pkgutil
 from importlib import metadata
 from typing import Any
@@ -46,6 +47,7 @@ PLUGINS = "nein.editors"
 _OURS = frozenset({*BASIC, *PRESETS, *(editor for editor, _ in DEFAULT_ROWS)})
 
 
+@functools.cache  # to look through all installed packages takes a tenth of a small command
 def plugins() -> dict[str, metadata.EntryPoint]:
     return {point.name: point for point in metadata.entry_points(group=PLUGINS) if point.name not in _OURS}
 
@@ -172,6 +174,7 @@ def foreign(name: str) -> Any:
     if parse_reference(name).kind == "attribute":
         return load_attribute(name)
     try:
-        return plugins()[name].load() if name in plugins() else None
+        plugin = plugins().get(name)
+        return plugin.load() if plugin else None
     except (ImportError, AttributeError) as error:
         raise EditorError(f"the editor plug-in {name!r} cannot be loaded: {error}") from None

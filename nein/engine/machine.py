@@ -6,6 +6,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import functools
 import gc
 import io
 import itertools
@@ -174,6 +175,12 @@ PACKAGES += [*"pillow scipy spacy clean-fid lpips torchmetrics".split()]
 def describe(device: str | None) -> Json:
     """JSON-serializable facts: versions; `git`, the commit and whether tracked files differ from it (None
     outside a checkout); hardware. device: the one in use, None when no stage needed one."""
+    name, arithmetic = hardware(device)
+    return {**_describe_software(), "device": device, "device_name": name, "arithmetic": arithmetic}
+
+
+@functools.cache  # as this process loaded it
+def _describe_software() -> Json:
     packages = {}
     for package in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -184,16 +191,8 @@ def describe(device: str | None) -> Json:
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         commit = subprocess.run(line, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
         git = {"commit": commit.removesuffix("-dirty"), "dirty": commit.endswith("-dirty")}
-    name, arithmetic = hardware(device)
-    return {
-        "python": platform.python_version(),
-        "platform": f"{platform.system()} {platform.machine()}",
-        "packages": packages,
-        "git": git,
-        "device": device,
-        "device_name": name,
-        "arithmetic": arithmetic,
-    }
+    system = f"{platform.system()} {platform.machine()}"
+    return {"python": platform.python_version(), "platform": system, "packages": packages, "git": git}
 
 
 def hardware(device: str | None) -> tuple[str | None, str | None]:

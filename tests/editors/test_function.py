@@ -19,7 +19,7 @@ from nein.loading.service import Pace, png
 def quick(monkeypatch):
     """Waits are noted, and take no time."""
     waits = []
-    monkeypatch.setattr(Pace, "wait", lambda self, seconds: waits.append(2 * seconds))
+    monkeypatch.setattr(Pace, "wait", lambda self, seconds: waits.append(2 * seconds) if seconds else None)
     return waits
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from nein import cli, metrics
+from nein import cli, editors, metrics
 from tests.helpers import forks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,5 +77,6 @@ def _elsewhere(cwd, path, words):
     sys.path[:0] = map(str, (cwd, *path))
     importlib.invalidate_caches()
     vars(metrics.METRICS).pop("_all", None)  # entry points that were not there when it was read
+    editors.plugins.cache_clear()
     sys.argv = ["nein", *words]
     cli.main(words)
