@@ -33,10 +33,10 @@ class TwoTowers(Described):
         """Sets what follows from the model, at the end of `__init__`."""
         with loading.exact():
             self.width = self.text_features(["."]).shape[1]
-        self.scale = float(self.model.logit_scale.detach().exp())
+        self.scale = _read_scale(self.model)
         bias = getattr(self.model, "logit_bias", None)
         self.bias = 0.0 if bias is None else float(bias)
-        self.quick_gelu = any(type(layer).__name__.startswith("QuickGELU") for layer in self.model.modules())
+        self.quick_gelu = _has_quick_gelu(self.model)
 
     def text_features(self, texts: Sequence[str]) -> torch.Tensor:
         """(N, width) of sentences in one pass, on the device and in the model's dtype."""
@@ -45,6 +45,18 @@ class TwoTowers(Described):
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
         """Sentences, cut at the model's limit -> (N, width) float32, not normalised."""
         return joined(map(self.text_features, split_chunks(texts, self.batch_size)), self.width)
+
+
+def _has_quick_gelu(model: Any) -> bool:
+    return any(type(layer).__name__.startswith("QuickGELU") for layer in model.modules())
+
+
+def _read_scale(model: Any) -> float:
+    """The factor of the cosine in a model's own score: exp(logit_scale) of CLIP and SigLIP, 1 / temperature
+    of ALIGN and TIPSv2, 1 of any other."""
+    if hasattr(model, "logit_scale"):
+        return float(model.logit_scale.detach().exp())
+    return 1.0 / float(getattr(model, "temperature", 1.0))
 
 
 #: Sentences are padded to the full length, without a mask, and in lower case: SigLIP and SigLIP 2 saw no
@@ -183,14 +195,14 @@ class HubDual(HubTowers):
 
 
 def load_towers(path_or_id: str, *, batch_size: int = 32, **how: Any) -> TwoTowers:
-    """Every class of transformers with `get_image_features`, `get_text_features`, `logit_scale`, and
-    `logit_bias` where it scores with a sigmoid. Raises MetricError for any other."""
+    """Load any class of transformers with `get_image_features` and `get_text_features` (CLIP, SigLIP, ALIGN,
+    TIPSv2). Raises MetricError for any other."""
     from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 
     if loading.read_model_type(path_or_id) == "clip":
         return load_clip(path_or_id, batch_size=batch_size, **how)
     model, source = loading.load_model(AutoModel, path_or_id, **how)
-    needed = ("get_image_features", "get_text_features", "logit_scale")
+    needed = ("get_image_features", "get_text_features")
     if missing := [part for part in needed if not hasattr(model, part)]:
         raise MetricError(
             f"'{path_or_id}' is a '{model.config.model_type}' checkpoint, which has no {missing[0]}; "
@@ -413,10 +425,17 @@ def lpips_origins(path_or_id: str) -> list[Need]:
 
 
 class SentenceEncoder(Described):
-    """A `sentence_transformers.SentenceTransformer`; `encode_text` gives (N, D) float32, not normalised."""
+    """A `sentence_transformers.SentenceTransformer`, without its prompts; features are not normalised.
+
+    One whose `modalities` have "image" is a dual encoder, whose score is the cosine.
+    """
+
+    scale, bias = 1.0, 0.0
 
     def __init__(self, model: Any, source: loading.Source, batch_size: int = 32) -> None:
         self.model, self.source, self.batch_size = model, source, batch_size
+        self.modalities, self.quick_gelu = model.modalities, _has_quick_gelu(model)
+        self.width = self.encode_text(["."]).shape[1]
 
     def describe(self) -> Json:
         from importlib.metadata import version
@@ -424,10 +443,20 @@ class SentenceEncoder(Described):
         library = f"sentence-transformers {version('sentence-transformers')}"
         return {**loading.model_fields("sentence", self.model, self.source), "library": library}
 
+    def encode(self, images: Images) -> np.ndarray:
+        """(H, W, 3) uint8 images -> (N, width) float32."""
+        from PIL import Image
+
+        return self._encode([Image.fromarray(check_image(image)) for image in images])
+
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
+        """Sentences -> (N, width) float32."""
+        return self._encode(list(texts))
+
+    def _encode(self, inputs: list[Any]) -> np.ndarray:
         with loading.exact():
             features = self.model.encode(
-                list(texts), batch_size=self.batch_size, show_progress_bar=False, convert_to_numpy=True
+                inputs, batch_size=self.batch_size, show_progress_bar=False, convert_to_numpy=True
             )
         return np.asarray(features, dtype=np.float32)
 

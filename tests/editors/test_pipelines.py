@@ -111,6 +111,7 @@ def arguments(name, picture, text):
             **avoiding, "prompt": json.dumps({"edit_instruction": text}), "guidance_scale": 5.0,
         },
         "BriaFibo2Pipeline": {**plain, "guidance_scale": 5.0},
+        "GlmImagePipeline": {**plain, "image": [picture], "guidance_scale": 1.5, "width": 64, "height": 64},
     }  # fmt: skip
     return calls[name]
 

@@ -22,6 +22,7 @@ from nein.benchmarks.negbench.analysis import (
     measure,
 )  # fmt: skip
 from nein.benchmarks.negbench.config import AnalyseConfig
+from tests.helpers.commands import exit_code
 from tests.metrics import tiny
 
 OWN = analysis.sentences(("dog", "cat"))
@@ -163,6 +164,9 @@ def test_a_sentence_transformer_is_read_through_its_library(tmp_path, capsys):
     printed = capsys.readouterr()
     assert " st " in printed.out
     assert "Loading" not in printed.err  # the library's own bar
+    words = ["--model", f"sentence:{tmp_path / 'st'}", "--scenes", "6", "--device", "cpu"]
+    assert exit_code("negbench", "eval", *words, "--out", tmp_path / "eval") == 2
+    assert "encodes sentences alone; give it to nein negbench analyse" in capsys.readouterr().err
 
 
 @pytest.mark.slow

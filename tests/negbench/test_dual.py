@@ -46,8 +46,11 @@ def text_shape(words):
 
 
 def save(folder, model, words, processor):
-    model.logit_bias.data.fill_(-2.5)
-    model.logit_scale.data.fill_(1.5)
+    if hasattr(model, "logit_bias"):
+        model.logit_bias.data.fill_(-2.5)
+        model.logit_scale.data.fill_(1.5)
+    else:
+        model.temperature.data.fill_(0.25)
     for part in (model, words, processor):
         part.save_pretrained(folder)
     return folder
@@ -78,6 +81,35 @@ def naflex_folder(tmp_path_factory):
         model = Siglip2Model(Siglip2Config(text_config=text_shape(words), vision_config=vision))
     processor = Siglip2ImageProcessor(patch_size=8, max_num_patches=20)
     return save(tmp_path_factory.mktemp("models") / "naflex", model, words, processor)
+
+
+@pytest.fixture(scope="module")
+def align_folder(tmp_path_factory):
+    """As kakaobrain/align-base is laid out: an EfficientNet, `temperature` in place of `logit_scale`."""
+    from transformers import AlignConfig, AlignModel, EfficientNetImageProcessor, GemmaTokenizer
+
+    words = make_tokenizer(GemmaTokenizer)
+    with tiny.seeded(8):
+        vision = {"image_size": 32, "hidden_dim": 32, "width_coefficient": 0.1, "depth_coefficient": 0.1}
+        vision |= {"initializer_range": 0.3}
+        config = AlignConfig(text_config=text_shape(words), vision_config=vision, projection_dim=32)
+        model = AlignModel(config)
+        model.vision_model.train()(pixel_values=torch.randn(8, 3, 32, 32))  # sets the running statistics
+    processor = EfficientNetImageProcessor(size={"height": 32, "width": 32}, do_center_crop=False)
+    return save(tmp_path_factory.mktemp("models") / "align", model, words, processor)
+
+
+@pytest.fixture(scope="module")
+def tips_folder(tmp_path_factory):
+    """As google/tipsv2-b14 is laid out: `temperature`, and an image processor of torchvision alone."""
+    from transformers import GemmaTokenizer, Tipsv2Config, Tipsv2ImageProcessor, Tipsv2Model
+
+    words = make_tokenizer(GemmaTokenizer)
+    with tiny.seeded(9):
+        vision = {**VISION, "image_size": 32, "patch_size": 8}
+        model = Tipsv2Model(Tipsv2Config(text_config=text_shape(words), vision_config=vision))
+    processor = Tipsv2ImageProcessor(size={"height": 32, "width": 32})
+    return save(tmp_path_factory.mktemp("models") / "tips", model, words, processor)
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +155,8 @@ def open_clip_forward(folder, texts):
         ("medical_folder", "CustomTextCLIP"),
         ("fixed_folder", "SiglipModel"),
         ("naflex_folder", "Siglip2Model"),
+        ("align_folder", "AlignModel"),
+        ("tips_folder", "Tipsv2Model"),
     ],
 )
 def test_a_model_scores_as_its_own_forward_does(name, kind, request):
@@ -151,6 +185,20 @@ def test_a_model_scores_as_its_own_forward_does(name, kind, request):
         assert "lower case" in model.describe()["text"]
         alone = cosines(model.encode(PICTURES[:1]), model.encode_text(TEXTS[:1]))
         assert alone[0, 0] * model.scale + model.bias == pytest.approx(own[0, 0], abs=4e-4)
+
+
+def test_a_sentence_transformer_that_reads_images_is_a_dual_encoder(clip_folder, tmp_path):
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Transformer
+
+    own = SentenceTransformer(modules=[Transformer(str(clip_folder))], device="cpu")
+    own.save(str(tmp_path / "st"))
+    model = metrics.load_dual(f"sentence:{tmp_path / 'st'}")
+    similarity = own.similarity(own.encode([Image.fromarray(image) for image in PICTURES]), own.encode(TEXTS))
+    images, texts = model.encode(PICTURES), model.encode_text(TEXTS)
+    assert cosines(images, texts) == pytest.approx(similarity.numpy(), abs=1e-6)
+    assert np.ptp(similarity.numpy()) > 1e-3
+    assert (model.scale, model.bias, model.width) == (1.0, 0.0, images.shape[1])
 
 
 def test_quick_gelu_is_a_choice_that_changes_the_features(open_clip_checkpoint, open_clip_folder, tmp_path):

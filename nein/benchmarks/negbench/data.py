@@ -208,7 +208,10 @@ def load(choice: Choice, config: Any, device: str) -> object:
     if choice.kind == "itm":
         return metrics.load_judge("itm", where, **how)
     if choice.kind == "dual":
-        return metrics.load_dual(where, batch_size=config.batch_size, **how)
+        encoder = metrics.load_dual(where, batch_size=config.batch_size, **how)
+        if "image" not in getattr(encoder, "modalities", ("image",)):
+            raise UserError(f"'{where}' encodes sentences alone; give it to nein negbench analyse instead.")
+        return encoder
     judge = where.removeprefix(JUDGE)  # judge:REFERENCE, or what only `load_judge` knows, is a judge
     served = is_served(judge)
     services = Services.create(config, config.cache_dir / "answers.sqlite" if served else None)
