@@ -95,7 +95,7 @@ class EvalConfig(Preset, Limit, Protocol, Seed, Blind, RuntimeOptions, Output, S
         ]
 
     def check(self) -> None:
-        if self.answers_from and self.protocol == "paper":
+        if self.answers_from and self.protocol != "fixed":
             raise UserError(
                 "--answers-from has letters of --protocol fixed, which shuffles options; give that one."
             )
