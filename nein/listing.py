@@ -154,7 +154,7 @@ def _data() -> Iterator[Entry]:
     for row in ROWS.values():
         rows = {task: f" ({count:,})" for task, count in row.sizes.items()}
         tasks = ", ".join(dict.fromkeys(part.task + rows.get(part.task, "") for part in row.parts))
-        origin = row.pictures if row.suite == NEGBENCH else row.files_at
+        origin = row.images if row.suite == NEGBENCH else row.files_at
         what = f"{row.suite}, {row.title}: {tasks}"
         lacking = "" if origin.startswith("drawn") else "by hand"
         yield Entry(row.name, what, origin, row.licence, lacking=lacking)

@@ -1,4 +1,4 @@
-"""COCO's annotation files: which pictures there are, what their captions say, which objects they show.
+"""COCO's annotation files: which images there are, what their captions say, which objects they show.
 
 The format: https://cocodataset.org/#format-data. Of entries the keys named here are needed, others ignored.
 """
@@ -31,8 +31,8 @@ class Instance:
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A picture of a list, with what the list says about it. file_name: relative to `folder`."""
+class CaptionedImage:
+    """An image of a list, with what the list says about it. file_name: relative to `folder`."""
 
     file_name: str
     captions: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class Picture:
 class Annotations:
     """The pictures of a file in its order, and the names of all its categories."""
 
-    pictures: tuple[Picture, ...]
+    images: tuple[CaptionedImage, ...]
     categories: tuple[str, ...]
 
 
@@ -74,8 +74,8 @@ _INSTANCES = record({"annotations": list[_OBJECT], "categories": list[_CATEGORY]
 def read(
     *, captions: Path | None = None, instances: Path | None = None, folder: Path | None = None
 ) -> Annotations:
-    """Reads a caption file, an instance file, or both; the pictures are those of the instance file then.
-    folder: of the pictures, by default that of the list. Raises UserError naming file and entry."""
+    """Reads a caption file, an instance file, or both; the images are those of the instance file then.
+    folder: of the images, by default that of the list. Raises UserError naming file and entry."""
     listing = instances or captions
     assert listing is not None, "a caption file or an instance file"
     caption_file: Row = atomic.read_json(captions, _CAPTIONS) if captions else {}
@@ -101,11 +101,13 @@ def read(
             is_crowd = bool(entry.get("iscrowd"))
             objects[entry["image_id"]].append(Instance(category, entry.get("bbox"), polygons, is_crowd))
     home = folder or listing.parent
-    pictures = [Picture(name, tuple(texts[key]), tuple(objects[key]), home) for key, name in files.items()]
-    return Annotations(tuple(pictures), tuple(dict.fromkeys(names.values())))
+    images = [
+        CaptionedImage(name, tuple(texts[key]), tuple(objects[key]), home) for key, name in files.items()
+    ]
+    return Annotations(tuple(images), tuple(dict.fromkeys(names.values())))
 
 
-def iter_pictures(path: Path) -> Iterator[Picture]:
+def iter_images(path: Path) -> Iterator[CaptionedImage]:
     """The image of every line of a JSONL file, `image` with its `captions`, a text or a list of texts; file
     names are relative to its folder. Raises UserError."""
     for number, row in atomic.iter_lines(path):
@@ -116,4 +118,4 @@ def iter_pictures(path: Path) -> Iterator[Picture]:
         if not isinstance(texts, list):
             problem = f"must be a text or a list of texts, not {captions!r:.40}"
             raise UserError(f"'{path}', line {number}, has captions that {problem}.")
-        yield Picture(name, tuple(text for text in texts if isinstance(text, str)), folder=path.parent)
+        yield CaptionedImage(name, tuple(text for text in texts if isinstance(text, str)), folder=path.parent)

@@ -39,7 +39,7 @@ def version(data: Reference) -> str:
 
 
 def read(data: Reference, split: str, configuration: str | None = None) -> Any:
-    """A split ("all": every one), downloaded on first use: its `column_names`, rows as mappings. A picture is
+    """A split ("all": every one), downloaded on first use: its `column_names`, rows as mappings. An image is
     {"bytes": ..., "path": ...}, the file as it is. Raises UserError."""
     try:
         import datasets

@@ -1,6 +1,6 @@
 """NegVQA's questions: the embedded miniature ones, a data set on the hub, or a JSON-lines file.
 
-Pictures in records (base64, or image cells of the hub) go into the user's cache, not into memory.
+Images in records (base64, or image cells of the hub) go into the user's cache, not into memory.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def category_of(subset: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One question with its negation. source: names the picture, which several may be about; options: texts
+    """One question with its negation. source: names the image, which several may be about; options: texts
     behind A, B, ...; `questions` and `answers` (letters) by variant."""
 
     id: str
@@ -90,7 +90,7 @@ def load(
     """Reads "nano" or "nano:WORLD", "hub:OWNER/NAME[@REVISION]", or a JSON-lines file. Raises UserError.
 
     negated   The second of two files that hold `question` and `answer` only; joined by `index`.
-    pictures  Folder of the pictures; beside the file by default.
+    images  Folder of the images; beside the file by default.
     columns   Our field (a key of `FIELDS`, or A, B, ...) -> its name; one named "C" becomes an option.
     questions How many are drawn for "nano".
     """
@@ -182,14 +182,14 @@ def _item(row: Row, names: Mapping[str, str], letters: Sequence[str], folder: Pa
         raise ValueError("whose answer is no letter of its options")
     if answers["original"] == answers["negated"]:
         raise ValueError("with one answer to both questions")
-    picture = read_picture(row["image"], folder)
+    picture = read_image(row["image"], folder)
     questions = {variant: str(text).strip() for variant, text in questions.items()}
     fields = (str(row["index"]), str(row["category"]), picture, _source(picture, row["image"]))
     return Item(*fields, tuple(str(text).strip() for text in texts), questions, answers)
 
 
 def _source(picture: Path, cell: Any) -> str:
-    """A name for a picture: the file as the record names it, or a hash of its bytes. Of a file named from the
+    """A name for an image: the file as the record names it, or a hash of its bytes. Of a file named from the
     root, its last name and a hash of the whole one, which nobody else need know."""
     if (named := _file_name(cell)) is None:
         return picture.name[:20]
@@ -199,7 +199,7 @@ def _source(picture: Path, cell: Any) -> str:
     return f"{posixpath.basename(name)}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-def read_picture(cell: Any, folder: Path | None) -> Path:
+def read_image(cell: Any, folder: Path | None) -> Path:
     """A file below `folder`, or one of the user's cache with the bytes that a record holds. Raises ValueError
     saying what is wrong, for instance a name that leads out of the folder."""
     if (name := _file_name(cell)) is not None:
@@ -218,11 +218,11 @@ def read_picture(cell: Any, folder: Path | None) -> Path:
 
 
 def _file_name(cell: Any) -> str | None:
-    """The file that a cell names; None where it holds the picture itself, or nothing of use."""
+    """The file that a cell names; None where it holds the image itself, or nothing of use."""
     if isinstance(cell, Mapping):
         path = cell.get("path")
         return path if isinstance(path, str) and not isinstance(cell.get("bytes"), bytes) else None
-    # What is longer than any file's name is the picture itself.
+    # What is longer than any file's name is the image itself.
     return cell if isinstance(cell, str) and len(cell) <= 300 else None
 
 

@@ -213,7 +213,7 @@ def image_folder(folder_name: str | None, default: Path) -> Path:
     return folder
 
 
-def iter_captioned(path: Path, suffixes: Iterable[str] = PICTURE_SUFFIXES) -> Iterator[coco.Picture]:
+def iter_captioned(path: Path, suffixes: Iterable[str] = PICTURE_SUFFIXES) -> Iterator[coco.CaptionedImage]:
     """Captioned images of COCO's JSON, of JSON lines with `image` and `captions`, or of a folder with X.txt
     beside X.jpg at any depth, as img2dataset writes CC12M. suffixes: of its images. Raises UserError."""
     if path.is_dir():
@@ -221,11 +221,11 @@ def iter_captioned(path: Path, suffixes: Iterable[str] = PICTURE_SUFFIXES) -> It
             if file.suffix.lower() in suffixes:
                 text_file = file.with_suffix(".txt")
                 text = text_file.read_text(encoding="utf-8", errors="replace") if text_file.is_file() else ""
-                yield coco.Picture(file.relative_to(path).as_posix(), (text,), folder=path)
+                yield coco.CaptionedImage(file.relative_to(path).as_posix(), (text,), folder=path)
     elif path.suffix == ".jsonl":
-        yield from coco.iter_pictures(path)
+        yield from coco.iter_images(path)
     else:
-        yield from coco.read(captions=path).pictures
+        yield from coco.read(captions=path).images
 
 
 def clean(texts: Iterable[str]) -> tuple[str, ...]:

@@ -116,7 +116,7 @@ def _choice(
     answer, index, picture, problem = cells["answer"].upper(), cells["index"] or str(number), None, ""
     right = LETTERS.find(answer) if len(answer) == 1 else -1
     try:
-        picture = data.read_picture(row.get(names["image"]), folder)
+        picture = data.read_image(row.get(names["image"]), folder)
         problem = "" if picture.is_file() else "the picture is not there"
     except ValueError as error:
         problem = str(error).removeprefix("whose ")
@@ -407,7 +407,7 @@ HOW = (
     "A conversion is right when the negated question is good English, asks for the opposite of the original "
     "with little changed, and the option marked for each question is right for the picture."
 )
-SIDE = 320  # pixels of a picture's longer side, so that writing on it can be read
+SIDE = 320  # pixels of an image's longer side, so that writing on it can be read
 RIGHT = "right"
 #: What can be wrong with a conversion: the paper names the first two (NegVQA, section 3).
 ERRORS = {

@@ -1,1 +1,1 @@
-"""Are the judges right? Calibration on pictures of known truth; the contract editors and judges keep to."""
+"""Are the judges right? Calibration on images of known truth; the contract editors and judges keep to."""

@@ -61,14 +61,14 @@ class Case:
     """One image with the words to ask about.
 
     id       Unique within its set.        cluster  Source image, or source images that share one.
-    picture  Decodes (or makes) the image, (H, W, 3) uint8 RGB; raises ImageError.
+    decode   Decodes (or makes) the image, (H, W, 3) uint8 RGB; raises ImageError.
     control  A key of `nein.benchmarks.calibrations.CONTROLS`; "": none.
     """
 
     set: str
     id: str
     cluster: str
-    picture: Callable[[], np.ndarray]
+    decode: Callable[[], np.ndarray]
     words: tuple[Word, ...]
     control: str = ""
 
@@ -101,7 +101,7 @@ def sources(dataset: Dataset) -> list[Case]:
 def instances(annotations: coco.Annotations, seed: int) -> list[Case]:
     """Every image with its annotated categories (present) and as many others, drawn by seed (absent)."""
     cases = []
-    for image in annotations.pictures:
+    for image in annotations.images:
         rng, present = random.Random(f"{seed}/instances/{image.stem}"), sorted(image.categories)
         others = sorted({*annotations.categories} - image.categories)
         absent = rng.sample(others, min(len(others), max(1, len(present))))
@@ -114,9 +114,9 @@ def instances(annotations: coco.Annotations, seed: int) -> list[Case]:
 def paste_cases(annotations: coco.Annotations, seed: int) -> list[Case]:
     """Every image once with an object of another one pasted in (present), and once as it is (absent). The
     object is worth cutting out, and of no category that the image has."""
-    every = [(donor, thing) for donor in annotations.pictures for thing in donor.objects if not thing.crowd]
+    every = [(donor, thing) for donor in annotations.images for thing in donor.objects if not thing.crowd]
     cases = []
-    for image in annotations.pictures:
+    for image in annotations.images:
         rng = random.Random(f"{seed}/pasted/{image.stem}")
         for donor, thing in rng.sample(every, min(len(every), DONORS_TRIED)):
             if thing.box is None or thing.category in image.categories or donor.stem == image.stem:
@@ -127,10 +127,10 @@ def paste_cases(annotations: coco.Annotations, seed: int) -> list[Case]:
                 continue
             place, before = (rng.random(), rng.random()), partial(images.decode, image.path)
             after = partial(paste, before, partial(images.decode, donor.path), thing, place)
-            for sign, picture in (("+", after), ("-", before)):
+            for sign, decode in (("+", after), ("-", before)):
                 words = (Word(thing.category, sign == "+", OBJECT),)
                 name = f"{image.stem}{sign}{thing.category}"
-                cases.append(Case("pasted", name, cluster_of(image.stem), picture, words))
+                cases.append(Case("pasted", name, cluster_of(image.stem), decode, words))
             break
     return cases
 
@@ -177,15 +177,15 @@ def controls(cases: Sequence[Case], kind: str) -> list[Case]:
     chosen = thin_cases([case for case in usable if case.set == "instances"] or usable, CONTROLLED)
     changed = []
     for index, case in enumerate(chosen):
-        black, mirrored = (partial(_change, case.picture, change) for change in (np.zeros_like, np.fliplr))
+        black, mirrored = (partial(_change, case.decode, change) for change in (np.zeros_like, np.fliplr))
         gone = tuple(replace(word, present=False) for word in case.present)
-        changed.append(replace(case, control="black", picture=black, words=gone))
-        changed.append(replace(case, control="mirrored", picture=mirrored))
+        changed.append(replace(case, control="black", decode=black, words=gone))
+        changed.append(replace(case, control="mirrored", decode=mirrored))
         names = {word.word for word in case.present}
         for other in (*chosen[index + 1 :], *chosen[:index]):  # the next image with none of these objects
             if other.cluster != case.cluster and names.isdisjoint(word.word for word in other.present):
                 theirs = tuple(replace(word, present=False) for word in other.present)
-                changed.append(replace(case, control="picture", picture=other.picture, words=gone))
+                changed.append(replace(case, control="picture", decode=other.decode, words=gone))
                 changed.append(replace(case, control="question", words=theirs))
                 break
         if kind == "vqa":  # a detector is not asked in a sentence
@@ -195,8 +195,8 @@ def controls(cases: Sequence[Case], kind: str) -> list[Case]:
     return changed
 
 
-def _change(picture: Callable[[], np.ndarray], change: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    return np.ascontiguousarray(change(picture()))
+def _change(decode: Callable[[], np.ndarray], change: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    return np.ascontiguousarray(change(decode()))
 
 
 # --- asking ----------------------------------------------------------------------------------------
@@ -236,8 +236,8 @@ class Asking:
     def _ask(self, batch: Sequence[tuple[str, Case]]) -> dict[str, dict[str, list[Row]]]:
         """Key -> the rows of its case."""
         cases = [case for _, case in batch]
-        pictures = [case.picture() for case in cases]
-        answers = judges.ask(self.kind, self.judge, pictures, [case.words for case in cases], self.how)
+        arrays = [case.decode() for case in cases]
+        answers = judges.ask(self.kind, self.judge, arrays, [case.words for case in cases], self.how)
         results = {}
         for (key, case), row in zip(batch, answers, strict=True):
             labels = {"set": case.set, "id": case.id, "cluster": case.cluster, "control": case.control}

@@ -51,7 +51,7 @@ def needs_of(kind: str, run: Path, reference: str = "") -> list[Need]:
 
 @dataclass(kw_only=True)
 class CalibrateConfig(Limit, Seed, Batches, Budget):
-    """Which judges are asked about which pictures."""
+    """Which judges are asked about which images."""
 
     counted = "pictures of each set"
 

@@ -1,4 +1,4 @@
-"""The command `nein negbench judge`: what a calibrated judge says of the pictures that captions find."""
+"""The command `nein negbench judge`: what a calibrated judge says of the images that captions find."""
 
 from __future__ import annotations
 

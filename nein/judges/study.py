@@ -30,7 +30,7 @@ from nein.reporting import cards, labels
 from nein.reporting import figures as frames
 from nein.reporting.page import Page, Section, headline, write
 
-SIDE, QUALITY = 640, 90  # a picture's longer side in pixels, and its JPEG's quality: artefacts are looked for
+SIDE, QUALITY = 640, 90  # an image's longer side in pixels, and its JPEG's quality: artifacts are looked for
 PLAN, LABELS = "study.json", "labels.csv"
 HOW = (
     "One item at a time: the picture before, and what an editor made of it. Judge what you see; "

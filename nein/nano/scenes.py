@@ -6,7 +6,7 @@ list of shapes, drawn in turn:
 
     [kind, fill, points x, y, ... from 0 to 1 over the object's own box, {edge, r, width, ends}]
 
-A colour is (R, G, B), or a factor by which the object's own is darkened (below 1) or lightened.
+A color is (R, G, B), or a factor by which the object's own is darkened (below 1) or lightened.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _MARGIN = 1.0  # free pixels kept around every object
 # --- Objects and backgrounds, plain -------------------------------------------------------------------------
 
 PLAIN, SKETCH = "plain", "sketch"
-Colour = tuple[int, int, int]
+Color = tuple[int, int, int]
 
-PALETTE: dict[str, Colour] = {
+PALETTE: dict[str, Color] = {
     "red": (205, 38, 38),
     "orange": (240, 135, 25),
     "yellow": (245, 205, 45),
@@ -61,7 +61,7 @@ class Look:
 
     shapes: list[list[Any]]
     size: tuple[float, float]
-    colours: list[str]
+    colors: list[str]
     airborne: bool = False
     mirror: bool = True
 
@@ -79,11 +79,11 @@ CATEGORIES: tuple[str, ...] = tuple(LOOKS)
 
 # The caches hold what the images of one scene share; enlarged, a drawing takes 60 KiB and a background 256.
 @lru_cache(maxsize=256)
-def layer(category: str, colour: str, size: int, flip: bool, style: str = PLAIN) -> Image.Image:
+def layer(category: str, color: str, size: int, flip: bool, style: str = PLAIN) -> Image.Image:
     """The object alone, RGBA, `SUPERSAMPLE` times enlarged; size: its scale in scene pixels."""
     if style == SKETCH:
-        return _sketch_object(layer(category, colour, size, flip))
-    look, color = LOOKS[category], PALETTE[colour]
+        return _sketch_object(layer(category, color, size, flip))
+    look, rgb = LOOKS[category], PALETTE[color]
     width, height = (side * SUPERSAMPLE for side in look.extent(size))  # enlarged pixels
     image = Image.new("RGBA", (width, height))
     draw = ImageDraw.Draw(image)
@@ -91,7 +91,7 @@ def layer(category: str, colour: str, size: int, flip: bool, style: str = PLAIN)
         more = extras[0] if extras else {}
         # Points from 0 to 1 over the object's box -> (x, y) in enlarged pixels.
         xy = [(x * (width - 1), y * (height - 1)) for x, y in zip(points[::2], points[1::2], strict=True)]
-        fill, outline = _shade(color, shade), _shade(color, more["edge"]) if "edge" in more else None
+        fill, outline = _shade(rgb, shade), _shade(rgb, more["edge"]) if "edge" in more else None
         stroke = max(1, round(more.get("width", 0.05) * (max(width, height) - 1)))
         start, end = more.get("ends", (0, 360))  # degrees
         if kind == "oval":
@@ -112,8 +112,8 @@ def layer(category: str, colour: str, size: int, flip: bool, style: str = PLAIN)
     return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if flip else image
 
 
-def _shade(color: Colour, shade: Any) -> Colour:
-    """A colour of `drawings.json`; own: the object's."""
+def _shade(color: Color, shade: Any) -> Color:
+    """A color of `drawings.json`; own: the object's."""
     if isinstance(shade, list):
         r, g, b = shade
     elif shade <= 1:
@@ -123,8 +123,8 @@ def _shade(color: Colour, shade: Any) -> Colour:
     return r, g, b
 
 
-#: Kind -> lowest and highest horizon (shares of the height), colours above and below it.
-BACKGROUNDS: dict[str, tuple[float, float, Colour, Colour]] = {
+#: Kind -> lowest and highest horizon (shares of the height), colors above and below it.
+BACKGROUNDS: dict[str, tuple[float, float, Color, Color]] = {
     "meadow": (0.38, 0.6, (150, 200, 240), (100, 175, 80)),
     "beach": (0.28, 0.42, (175, 215, 240), (235, 215, 160)),
     "street": (0.42, 0.58, (200, 195, 190), (112, 114, 120)),
@@ -145,9 +145,9 @@ def background(kind: str, seed: int, style: str = PLAIN) -> Image.Image:
     image = Image.new("RGB", (side, side))
     draw = ImageDraw.Draw(image)
 
-    def jitter(colour: Colour, amount: int = 14) -> Colour:
+    def jitter(color: Color, amount: int = 14) -> Color:
         delta = rng.randint(-amount, amount)
-        r, g, b = (max(0, min(255, c + delta + rng.randint(-5, 5))) for c in colour)
+        r, g, b = (max(0, min(255, c + delta + rng.randint(-5, 5))) for c in color)
         return r, g, b
 
     # The order of the draws from `rng` decides the pixels.
@@ -221,32 +221,32 @@ def _sketch_object(drawing: Image.Image) -> Image.Image:
     flat, line = pixels[..., :3].astype(np.int32), np.asarray(inner) == 0  # (H, W, 3), (H, W) bool
     line[:, 1:] |= np.abs(flat[:, 1:] - flat[:, :-1]).sum(-1) > _EDGE  # against the left neighbor
     line[1:] |= np.abs(flat[1:] - flat[:-1]).sum(-1) > _EDGE  # against the upper neighbor
-    colours = flat.astype(np.float32)
-    stroke, cold = _strokes(colours, falling=False), _colder(colours)  # (H, W, 1), (H, W, 3)
-    colours = stroke * cold + (1 - stroke) * (cold + 0.45 * (_PAPER - cold))  # lighter stripes between
-    colours[covered & line] = _INK
-    return Image.fromarray(np.dstack([_round_colors(colours), np.where(covered, 255, 0).astype(np.uint8)]))
+    colors = flat.astype(np.float32)
+    stroke, cold = _strokes(colors, falling=False), _colder(colors)  # (H, W, 1), (H, W, 3)
+    colors = stroke * cold + (1 - stroke) * (cold + 0.45 * (_PAPER - cold))  # lighter stripes between
+    colors[covered & line] = _INK
+    return Image.fromarray(np.dstack([_round_colors(colors), np.where(covered, 255, 0).astype(np.uint8)]))
 
 
 def _sketch_background(image: Image.Image) -> Image.Image:
-    colours = np.asarray(image).astype(np.float32)  # (H, W, 3)
-    hatched = 0.65 * _colder(colours) + 0.35 * _PAPER - 20 * _strokes(colours, falling=True)
+    colors = np.asarray(image).astype(np.float32)  # (H, W, 3)
+    hatched = 0.65 * _colder(colors) + 0.35 * _PAPER - 20 * _strokes(colors, falling=True)
     return Image.fromarray(_round_colors(hatched))
 
 
-def _strokes(colours: np.ndarray, *, falling: bool) -> np.ndarray:
+def _strokes(colors: np.ndarray, *, falling: bool) -> np.ndarray:
     """(H, W, 1) float32: 1 on slanting lines, 0 between them."""
-    rows, columns = np.indices(colours.shape[:2])  # each (H, W)
+    rows, columns = np.indices(colors.shape[:2])  # each (H, W)
     position = columns + (rows if falling else -rows)
     return ((position % _HATCH) < _STROKE).astype(np.float32)[..., None]
 
 
-def _colder(colours: np.ndarray) -> np.ndarray:
-    return colours * np.array([0.92, 0.96, 1.0], np.float32) + np.array([4, 6, 14], np.float32)
+def _colder(colors: np.ndarray) -> np.ndarray:
+    return colors * np.array([0.92, 0.96, 1.0], np.float32) + np.array([4, 6, 14], np.float32)
 
 
-def _round_colors(colours: np.ndarray) -> np.ndarray:
-    return np.clip(np.rint(colours), 0, 255).astype(np.uint8)
+def _round_colors(colors: np.ndarray) -> np.ndarray:
+    return np.clip(np.rint(colors), 0, 255).astype(np.uint8)
 
 
 # --- Scenes -------------------------------------------------------------------------------------------------
@@ -263,7 +263,7 @@ class Item:
     """`x`, `y`: top left corner in scene pixels (multiples of 1/4); `size`: scale in pixels."""
 
     category: str
-    colour: str
+    color: str
     size: int
     x: float
     y: float
@@ -276,7 +276,7 @@ class Item:
         return self.x, self.y, self.x + width, self.y + height
 
     @property
-    def centre(self) -> tuple[float, float]:
+    def center(self) -> tuple[float, float]:
         x0, y0, x1, y1 = self.extent
         return (x0 + x1) / 2, (y0 + y1) / 2
 
@@ -286,7 +286,7 @@ class Item:
         return round(self.x * SUPERSAMPLE), round(self.y * SUPERSAMPLE)
 
     def layer(self, style: str = PLAIN) -> Image.Image:
-        return layer(self.category, self.colour, self.size, self.flip, style)
+        return layer(self.category, self.color, self.size, self.flip, style)
 
     def overlaps(self, other: Item, margin: float = 0.0) -> bool:
         """Whether fewer than `margin` pixels are between both layers."""
@@ -315,9 +315,9 @@ class Scene:
 
 def place(rng: random.Random, category: str, others: Collection[Item], usual: bool = False) -> Item | None:
     """A random object that overlaps none of `others`, None without room. usual: as most people would draw it,
-    in the category's first colour and a middle size."""
+    in the category's first color and a middle size."""
     look = LOOKS[category]
-    colour = look.colours[0] if usual else rng.choice(look.colours)
+    color = look.colors[0] if usual else rng.choice(look.colors)
     flip = not usual and look.mirror and rng.random() < 0.5
     sizes = (USUAL_SIZE, USUAL_SIZE) if usual else (MIN_SIZE, MAX_SIZE)
     for attempt in range(60):  # small ones only after half of the attempts
@@ -329,7 +329,7 @@ def place(rng: random.Random, category: str, others: Collection[Item], usual: bo
         if rng.random() < 0.2:
             low, high = 0.0, 1.0
         y = rng.randint(round(low * down), round(high * down))
-        item = Item(category, colour, size, x / SUPERSAMPLE, y / SUPERSAMPLE, flip)
+        item = Item(category, color, size, x / SUPERSAMPLE, y / SUPERSAMPLE, flip)
         if not any(item.overlaps(other, _MARGIN) for other in others):
             return item
     return None

@@ -1,12 +1,12 @@
 """Negation in scope, drawn: pairs of scenes, of which each is what one of two sentences is true of.
 
     construction  first scene                          second scene
-    except_one    a thing                              that and another of its kind, in another colour
+    except_one    a thing                              that and another of its kind, in another color
     neither_nor   neither of two things                the second of them
     scoped        the first of two things              the second
-    not_all       two of a kind in two colours         two in the second of these colours
+    not_all       two of a kind in two colors         two in the second of these colors
     past          nothing                              a thing
-    clause        a thing                              one of its kind, in another colour
+    clause        a thing                              one of its kind, in another color
 
 The sentences are those of `nein.wording.families`; the first of a pair is true of the first scene. Pairs
 differ in how many other things stand in both scenes, and in how many denials stand above the sentence. There
@@ -120,9 +120,9 @@ def _draw_fields(split: str, count: int, purpose: str, cells: Sequence[Cell]) ->
     while total < count:
         rng, (construction, others, depth) = rng_for(split, index, purpose), cells[total % len(cells)]
         index += 1
-        thing = rng.choice([name for name in THINGS if len(LOOKS[name].colours) > 1])
+        thing = rng.choice([name for name in THINGS if len(LOOKS[name].colors) > 1])
         other = rng.choice([name for name in THINGS if name != thing])
-        named = Named(thing, other, *rng.sample(LOOKS[thing].colours, 2))
+        named = Named(thing, other, *rng.sample(LOOKS[thing].colors, 2))
         letters = _SHOWN[construction][:2] if purpose == "scope" else _SHOWN[construction][2 + depth :][:1]
         scenes = _draw_scenes(rng, named, others, letters)
         if scenes is not None:
@@ -137,7 +137,7 @@ def _draw_scenes(
     was no room."""
     background, seed = rng.choice(tuple(BACKGROUNDS)), rng.randrange(200)
     things: dict[str, Thing] = {"t": (named.thing, None), "o": (named.other, None)}
-    things |= {"r": (named.thing, named.colour), "b": (named.thing, named.second)}
+    things |= {"r": (named.thing, named.color), "b": (named.thing, named.second)}
     names = rng.sample([name for name in CATEGORIES if name not in (named.thing, named.other)], others)
     around = _add_things(rng, [(name, None) for name in names], ())
     scenes = []
@@ -159,7 +159,7 @@ def _add_things(rng: random.Random, things: Sequence[Thing], items: Items) -> It
             item = place(rng, kind, items)
             if item is None:
                 return None
-            if color in (None, item.colour):
+            if color in (None, item.color):
                 break
         else:
             return None
@@ -207,7 +207,7 @@ def write(root: Path, split: str, count: int) -> None:
         for k, (item, stays) in enumerate(zip(edit.scene.items, edit.stays, strict=True)):
             remaining = (*edit.scene.items[:k], *edit.scene.items[k + 1 :])
             write_png(without / f"{sample}_{k}.png", render(replace(edit.scene, items=remaining)))
-            name = f"{item.colour} {item.category}"
+            name = f"{item.color} {item.category}"
             things.append({"name": name, "stays": stays, "without": f"{sample}_{k}"})
         record = {
             "COCO": source,

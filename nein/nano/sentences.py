@@ -39,7 +39,7 @@ def _noun_phrase(rng: random.Random, category: str, group: list[Item]) -> str:
     if len(group) > 1:
         return f"{engine().number_to_words(len(group))} {plural(noun)}"
     if rng.random() < 0.35:
-        return indefinite(f"{group[0].colour} {noun}")
+        return indefinite(f"{group[0].color} {noun}")
     return indefinite(noun)
 
 
@@ -67,7 +67,7 @@ def caption(scene: Scene, rng: random.Random) -> str:
         f"{listing} {'stands' if one_first and len(groups) == 1 else 'stand'} {place}",
     ]
     if [len(group) for group in groups[:2]] == [1, 1]:
-        (ax, ay), (bx, by) = groups[0][0].centre, groups[1][0].centre
+        (ax, ay), (bx, by) = groups[0][0].center, groups[1][0].center
         if abs(ax - bx) > abs(ay - by):
             side = "to the left of" if ax < bx else "to the right of"
         else:
@@ -110,7 +110,7 @@ ASKED: dict[str, Pairs] = {
     scenes.VARIED: {kind: [*pairs[:-1], *MORE[kind]] for kind, pairs in WORDINGS.items()},
 }
 SIDES = {"to the left of": (0, -1), "to the right of": (0, 1), "above": (1, -1), "below": (1, 1)}
-_CLEAR = 7.0  # pixels between centres (or from the middle of the picture) for a direction to be clear
+_CLEAR = 7.0  # pixels between centers (or from the middle of the image) for a direction to be clear
 
 
 @dataclass(frozen=True)
@@ -150,20 +150,20 @@ def ask(
         if not single:
             return None
         item = rng.choice(single)
-        thing, right = item.category, item.colour
-        likely = [colour for colour in LOOKS[thing].colours if colour != right]
-        others = [colour for colour in PALETTE if colour != right]
+        thing, right = item.category, item.color
+        likely = [color for color in LOOKS[thing].colors if color != right]
+        others = [color for color in PALETTE if color != right]
         wrong = rng.choice(likely if likely and rng.random() < 0.5 else others)
     elif kind == "count":
         count = len(scene.items)
         right, wrong = str(count), str(rng.choice([n for n in (2, 3, 4) if n != count]))
     else:
-        halves = [(i, axis) for i in single for axis in (0, 1) if abs(i.centre[axis] - SIZE / 2) >= _CLEAR]
+        halves = [(i, axis) for i in single for axis in (0, 1) if abs(i.center[axis] - SIZE / 2) >= _CLEAR]
         if rng.random() < 0.5 and halves:
             wording = "side"
             item, axis = rng.choice(halves)
             ends = (("left", "right"), ("top", "bottom"))[axis]
-            thing, (right, wrong) = item.category, ends if item.centre[axis] < SIZE / 2 else ends[::-1]
+            thing, (right, wrong) = item.category, ends if item.center[axis] < SIZE / 2 else ends[::-1]
         else:
             relations = list(_relations(single))
             hard = [relation for relation in relations if relation[3]]
@@ -183,7 +183,7 @@ def _relations(single: list[Item]) -> Iterator[tuple[str, str, list[str], list[s
     """Every (reference, direction, what is there, what is on the other side) with something there."""
     for reference in single:
         for side, (axis, sign) in SIDES.items():
-            away = [((i.centre[axis] - reference.centre[axis]) * sign, i.category) for i in single]
+            away = [((i.center[axis] - reference.center[axis]) * sign, i.category) for i in single]
             ahead = [name for distance, name in away if distance >= _CLEAR]
             if ahead:
                 yield reference.category, side, ahead, [name for d, name in away if d <= -_CLEAR]

@@ -2,7 +2,7 @@
 
 A word that denies ("no", "without", "lacks", "free of", "missing", "except" after "all") denies the noun
 phrase that follows it, or the one before it: "a cup is missing"; but "absent is a cup". A "not" does where
-its verb says what there is: "does not have", "is not in the picture", but not "is not brown". What is denied
+its verb says what there is: "does not have", "is not in the image", but not "is not brown". What is denied
 an even number of times is there: "is not without a cat". "No one" and "unoccupied" deny a person.
 
 The rule is told neither the object's name nor that a sentence is negative.
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-#: Heads of noun phrases that name no object: the picture itself, and words of the idioms that deny.
+#: Heads of noun phrases that name no object: the image itself, and words of the idioms that deny.
 SETTING = frozenset(
     """image picture photo photograph shot scene view sight frame part case presence absence anything
     everything nothing something everyone nobody all none it they this that there here one trace sign time

@@ -91,14 +91,14 @@ FAMILIES: dict[str, Family] = {
         "An image free of any {S}."
     ),
 }
-#: Families that name a colour, and so are said of scenes alone whose drawing is known (`nein.nano.scope`).
+#: Families that name a color, and so are said of scenes alone whose drawing is known (`nein.nano.scope`).
 DRAWN = ("except_one", "not_all")
 LABELS = (*FAMILIES, *DRAWN)
-#: Families whose sentences are true of a picture without the object, and of no other.
+#: Families whose sentences are true of an image without the object, and of no other.
 DENYING = ("plain", "implicit")
 #: A family of its own: of every sample four, the instruction affirmed and denied, the object there and not.
 MINIMAL_PAIRS = "minimal_pairs"
-#: Label of a sample of it -> (caption, picture) as `nein.statistics.two_way` counts them: 0 affirmed, there.
+#: Label of a sample of it -> (caption, image) as `nein.statistics.two_way` counts them: 0 affirmed, there.
 CELLS = {
     f"{caption}, {image}": (row, column)
     for row, caption in enumerate(("affirmed", "denied"))
@@ -239,7 +239,7 @@ class Named:
 
     thing: str
     other: str
-    colour: str
+    color: str
     second: str
 
 
@@ -248,7 +248,7 @@ def sentences(construction: str, named: Named, depth: int = 0) -> tuple[str, str
     was."""
     thing, other = add_article(named.thing), add_article(named.other)
     many = plural(named.thing)
-    color, second = named.colour, named.second
+    color, second = named.color, named.second
     sentence, twin = {
         "except_one": (
             f"There are no {many} except the {color} one",

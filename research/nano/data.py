@@ -174,7 +174,7 @@ def _rerendered(rng: random.Random, scene: Scene) -> Scene:
     """The same things in a newly drawn picture: other colours and places nearby."""
     items: list[Item] = []
     for item in scene.items:
-        item = replace(item, colour=rng.choice(LOOKS[item.category].colours))
+        item = replace(item, color=rng.choice(LOOKS[item.category].colors))
         for _ in range(20):
             candidate = move(rng, item, 28)
             if not any(candidate.overlaps(other) for other in items):
@@ -258,8 +258,7 @@ def all_instruction_forms(rng: random.Random, category: str) -> list[str]:
     other = rng.choice(CATEGORIES)
     lines += [write_instruction(rng, f, category, other=other) for f in drawn.REPLACE]
     lines += [
-        write_instruction(rng, f, category, colour=rng.choice(LOOKS[category].colours))
-        for f in drawn.RECOLOUR
+        write_instruction(rng, f, category, colour=rng.choice(LOOKS[category].colors)) for f in drawn.RECOLOUR
     ]
     lines += [form for forms in drawn.SCENERY.values() for form in forms]
     return [*lines, *RESTORE, *drawn.FILLERS]

@@ -217,12 +217,12 @@ def vae_job(zoo: Path, device: torch.device, scale: float) -> Job:
     # --------------------------------------------------------------------------------------------- at the end
     def deliver() -> dict[str, Any]:
         means = torch.cat([vae.encode(to_float(b)).latent_dist.mean for b in images[:4096].split(256)])
-        std, centre = means.std(), means.mean()
+        std, center = means.std(), means.mean()
         conv, post = vae.quant_conv, vae.post_quant_conv
         conv.weight[:latents] /= std
-        conv.bias[:latents] = (conv.bias[:latents] - centre) / std
+        conv.bias[:latents] = (conv.bias[:latents] - center) / std
         conv.bias[latents:] -= 2 * std.log()
-        post.bias += (post.weight[:, :, 0, 0] @ centre.expand(latents)).clone()
+        post.bias += (post.weight[:, :, 0, 0] @ center.expand(latents)).clone()
         post.weight *= std
         held_out = to_float(scene_pool("dev", sized(500, scale, 20)).images.to(device))
         rebuilt = torch.cat([vae.decode(vae.encode(b).latent_dist.mean).sample for b in held_out.split(100)])

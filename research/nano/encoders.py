@@ -167,8 +167,8 @@ def dino_job(zoo: Path, device: torch.device, scale: float) -> Job:
     teacher, teacher_head = copy.deepcopy(student).to(device), copy.deepcopy(head).to(device)
     for module in (teacher, teacher_head):
         module.requires_grad_(False)
-    centre: Any = nn.Module()
-    centre.register_buffer("value", torch.zeros(512, device=device))
+    center: Any = nn.Module()
+    center.register_buffer("value", torch.zeros(512, device=device))
     # --------------------------------------------------------------------------------------------------- data
     pool = training_pool(scale)
     images = pool.images.to(device)
@@ -190,8 +190,8 @@ def dino_job(zoo: Path, device: torch.device, scale: float) -> Job:
         sharp = 0.04 + 0.02 * min(1.0, step / (0.3 * steps))
         with torch.no_grad():
             seen = teacher_head(cls(teacher, torch.cat(wide)))  # 2B, prototypes
-            goal = F.softmax((seen - centre.value) / sharp, dim=-1).chunk(2)  # 2 of B, prototypes
-            centre.value.lerp_(seen.float().mean(0), 0.1)
+            goal = F.softmax((seen - center.value) / sharp, dim=-1).chunk(2)  # 2 of B, prototypes
+            center.value.lerp_(seen.float().mean(0), 0.1)
         told = head(torch.cat([cls(student, torch.cat(wide)), cls(student, torch.cat(near))])) / 0.1
         views = F.log_softmax(told, dim=-1).chunk(6)  # 6 of B, prototypes
         terms = [-(goal[g] * views[v]).sum(-1).mean() for g in range(2) for v in range(6) if v != g]
@@ -244,7 +244,7 @@ def dino_job(zoo: Path, device: torch.device, scale: float) -> Job:
             }
         }
 
-    state = {"teacher": teacher, "teacher_head": teacher_head, "centre": centre}
+    state = {"teacher": teacher, "teacher_head": teacher_head, "center": center}
     modules: dict[str, nn.Module] = {"student": student, "head": head, "reader": reader, "whole": whole}
     return Job(
         "dino",

@@ -184,7 +184,7 @@ def _rate(hits: torch.Tensor) -> float:
 
 
 def owlv2_job(zoo: Path, device: torch.device, scale: float) -> Job:
-    """Owlv2ForObjectDetection: focal loss on the class logit of the patch that holds an object's centre
+    """Owlv2ForObjectDetection: focal loss on the class logit of the patch that holds an object's center
     (other patches inside the object are left out), L1 and generalised IoU on its box, objectness beside."""
     from torchvision.ops import box_iou, generalized_box_iou_loss, sigmoid_focal_loss
     from transformers import Owlv2Config, Owlv2ForObjectDetection, Owlv2ImageProcessor, Owlv2Processor
@@ -265,7 +265,7 @@ def owlv2_job(zoo: Path, device: torch.device, scale: float) -> Job:
         focal = focal.masked_fill(skip, 0).sum() / real.sum().clamp(min=1) / 3
         predicted = model.box_predictor(features, grid)  # B, patches, 4
         rows = torch.arange(batch, device=device)[:, None].expand_as(home)[real]
-        told, wanted = predicted[rows, home[real]], goal_box[real]  # things, 4: centre and size; corners
+        told, wanted = predicted[rows, home[real]], goal_box[real]  # things, 4: center and size; corners
         corners = torch.cat([told[:, :2] - told[:, 2:] / 2, told[:, :2] + told[:, 2:] / 2], -1)
         place = 2 * (corners - wanted).abs().mean() + generalized_box_iou_loss(
             corners, wanted, reduction="mean"

@@ -32,7 +32,7 @@ def test_captions_and_objects_are_joined_by_picture(tmp_path):
     captions = write(tmp_path / "captions.json", said)
     instances = write(tmp_path / "instances.json", shown, categories=KINDS)
     both = coco.read(captions=captions, instances=instances, folder=tmp_path / "images")
-    seven, eight = both.pictures
+    seven, eight = both.images
     assert (seven.captions, eight.captions) == ((" Two  dogs. ",), ("A dog.", "It runs."))
     assert seven.objects == (
         coco.Instance("wine glass", (1.0, 2.0, 3.0, 4.5), ([0, 0, 1, 0, 1, 1],)),
@@ -42,8 +42,8 @@ def test_captions_and_objects_are_joined_by_picture(tmp_path):
     assert (eight.path, eight.stem) == (tmp_path / "images" / "deep" / "eight.jpg", "eight")
     assert both.categories == ("dog", "wine glass", "kite")
     alone = coco.read(captions=captions)
-    assert [p.captions for p in alone.pictures] == [p.captions for p in both.pictures]
-    assert alone.pictures[0].path == tmp_path / "seven.jpg"  # beside the list
+    assert [p.captions for p in alone.images] == [p.captions for p in both.images]
+    assert alone.images[0].path == tmp_path / "seven.jpg"  # beside the list
 
 
 @pytest.mark.parametrize(("change", "sentence"), [
@@ -52,7 +52,7 @@ def test_captions_and_objects_are_joined_by_picture(tmp_path):
     ({"categories": [{"id": 1}]}, "'categories.0.name': Field required"),
     ({"annotations": [{"category_id": 1}]}, "'annotations.0.image_id': Field required"),
     ({"annotations": [{"image_id": 7, "category_id": 9}]}, "the unknown category 9"),
-    ({"images": [*IMAGES, {"id": 8, "file_name": "9.jpg"}]}, "one id, 8"),
+    ({"images": [*IMAGES, {"id": 8, "file_name": "9.jpg"}]}, "the same id, 8"),
     ({"annotations": [{"image_id": 7, "category_id": 1, "bbox": [1, 2, 3]}]}, "bbox.3': Field required"),
 ])  # fmt: skip
 def test_what_is_wrong_is_named_with_the_entry(tmp_path, change, sentence):

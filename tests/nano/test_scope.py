@@ -37,7 +37,7 @@ def test_the_first_sentence_holds_in_the_first_scene_alone(pair):
 
 
 def colours(scene, named):
-    return [item.colour for item in scene.items if item.category == named.thing]
+    return [item.color for item in scene.items if item.category == named.thing]
 
 
 def has(scene, category):
@@ -46,18 +46,18 @@ def has(scene, category):
 
 # The meaning of every sentence and of its twin, as a condition on what is drawn.
 HOLDS = {
-    "except_one": lambda scene, named: colours(scene, named) == [named.colour],
+    "except_one": lambda scene, named: colours(scene, named) == [named.color],
     "neither_nor": lambda scene, named: not has(scene, named.thing) and not has(scene, named.other),
     "scoped": lambda scene, named: has(scene, named.thing) and not has(scene, named.other),
-    "not_all": lambda scene, named: any(c != named.colour for c in colours(scene, named)),
+    "not_all": lambda scene, named: any(c != named.color for c in colours(scene, named)),
     "past": lambda scene, named: not has(scene, named.thing),
     "clause": lambda scene, named: any(c != named.second for c in colours(scene, named)),
 }
 TWIN = {
-    "except_one": lambda scene, named: any(c != named.colour for c in colours(scene, named)),
+    "except_one": lambda scene, named: any(c != named.color for c in colours(scene, named)),
     "neither_nor": lambda scene, named: has(scene, named.other) and not has(scene, named.thing),
     "scoped": lambda scene, named: has(scene, named.other) and not has(scene, named.thing),
-    "not_all": lambda scene, named: set(colours(scene, named)) == {named.colour},
+    "not_all": lambda scene, named: set(colours(scene, named)) == {named.color},
     "past": lambda scene, named: has(scene, named.thing),
     "clause": lambda scene, named: named.second in colours(scene, named),
 }

@@ -51,7 +51,9 @@ def test_clip_is_tested_in_other_sentences_about_the_same_scenes():
         word = {"nano:wording": "does not include", "nano:negator": "lacks"}.get(name, "There is no")
         assert all(word in text for text in texts)
         assert len({task.correct for task in choice.questions}) == 1
-    taught, sketch = (drawn.picture(tasks[name][0].references[0]) for name in ("nano:taught", "nano:style"))
+    taught, sketch = (
+        drawn.draw_image(tasks[name][0].references[0]) for name in ("nano:taught", "nano:style")
+    )
     assert (taught != sketch).any()
 
 

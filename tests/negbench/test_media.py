@@ -50,7 +50,7 @@ def test_one_file_has_one_reference_in_a_data_set(tmp_path):
     )
     [data] = loading.load(str(tmp_path))
     with pytest.raises(UserError, match=r"names one image as both 'a/x\.png' and '\./a/x\.png'"):
-        loading.check_pictures(data)
+        loading.check_images(data)
 
 
 def test_what_is_not_below_the_folder_is_not_found(pictures):

@@ -266,7 +266,7 @@ def test_neins_files_are_read_only_by_name(tmp_path):
     assert [data.name for data in loading.load(str(tmp_path))] == ["valse"]
     assert [data.name for data in loading.load(str(tmp_path), names=["all", "nein"])] == ["valse", "nein"]
     (alone,) = loading.load(str(tmp_path), names=["nein"])
-    loading.check_pictures(alone)
+    loading.check_images(alone)
     assert [task.name for task in alone.tasks] == ["nein/pairs", "nein/yes-no"]
 
 

@@ -74,7 +74,7 @@ def test_truth_of_the_sources_and_of_the_instances_is_that_of_the_scenes(world, 
     cases += known.instances(annotations, seed=0)
     assert {case.set for case in cases} == {"sources", "instances"}
     for case in cases:
-        there = inside[case.picture().tobytes()]
+        there = inside[case.decode().tobytes()]
         for word in (word for word in case.words if word.role == "object"):
             assert word.present == (word.word in there), (case.id, word)
     questions = counts(cases)
@@ -84,12 +84,12 @@ def test_truth_of_the_sources_and_of_the_instances_is_that_of_the_scenes(world, 
 
 
 def test_pasting_puts_the_object_in_and_changes_nothing_else(annotations):
-    cases = known.paste_cases(replace(annotations, pictures=annotations.pictures[:20]), seed=0)
+    cases = known.paste_cases(replace(annotations, images=annotations.images[:20]), seed=0)
     assert cases
     for with_object, without in zip(cases[::2], cases[1::2], strict=True):
         assert (with_object.words[0].present, without.words[0].present) == (True, False)
         assert with_object.words[0].word == without.words[0].word
-        changed = (with_object.picture() != without.picture()).any(-1).mean()
+        changed = (with_object.decode() != without.decode()).any(-1).mean()
         assert 0.005 < changed <= 0.31
     canvas, donor = np.zeros((20, 30, 3), np.uint8), np.full((40, 40, 3), 200, np.uint8)
     thing = coco.Instance("cup", (4, 4, 10, 8))
@@ -107,7 +107,7 @@ def test_a_crowd_is_there_but_is_never_cut_out(world, annotations, tmp_path):
         note["iscrowd"] = 1
     (tmp_path / "instances.json").write_text(json.dumps(content))
     after = coco.read(instances=tmp_path / "instances.json", folder=world)
-    assert [p.categories for p in after.pictures] == [p.categories for p in annotations.pictures]
+    assert [p.categories for p in after.images] == [p.categories for p in annotations.images]
     assert known.instances(after, 0)[0].words == known.instances(annotations, 0)[0].words
     assert known.paste_cases(annotations, seed=0)
     assert known.paste_cases(after, seed=0) == []
@@ -145,7 +145,7 @@ def test_a_judge_that_does_not_look_or_read_is_flagged_by_a_control(
     assert {case.control for case in asked} == set(calibrations.CONTROLS)
     for case in asked:
         if case.control in ("picture", "question"):
-            assert not inside[case.picture().tobytes()] & {word.word for word in case.words}
+            assert not inside[case.decode().tobytes()] & {word.word for word in case.words}
     asking = Asking("vqa", ScriptedJudge(rule, judge), how, tmp_path)
     made = frames.frame(calibrations.under_controls(asking.rows([*cases, *asked]), "eye"))
     flags = {row["group"]: row["flag"] for row in frames.records(made) if row["metric"] in ("fall", "same")}

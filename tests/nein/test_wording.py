@@ -68,7 +68,7 @@ def test_the_first_template_of_a_family_reads_like_this(label, noun, second, exp
 
 def test_every_thing_and_colour_of_the_drawn_world_has_its_words():
     assert set(THINGS) <= set(CATEGORIES)
-    assert {colour for thing in THINGS for colour in LOOKS[thing].colours} <= set(PALETTE)
+    assert {colour for thing in THINGS for colour in LOOKS[thing].colors} <= set(PALETTE)
     assert len(COCO) == 80
     assert [noun for noun in COCO if families.is_plural(noun)] == ["skis", "scissors"]
     assert {"double_negation", "clause", "not_all"} == STAYS

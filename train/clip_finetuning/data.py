@@ -92,7 +92,7 @@ def load(config: ContrastConfig) -> Corpus:
     for file, records in ((config.captions, captions), (config.questions, questions)):
         folder = None if is_nano(file) else root or Path(file).parent
         if folder not in media:
-            media[folder] = Drawn(drawn.picture) if folder is None else Files(root, folder)
+            media[folder] = Drawn(drawn.draw_image) if folder is None else Files(root, folder)
         for record in records:
             digest.update(repr(record).encode("utf-8", "surrogatepass"))
         images = [record.image for record in records[:: -(-len(records) // STAMPED)]]

@@ -120,8 +120,8 @@ def place_with_room(rng: random.Random, category: str, scene: Scene, usual: bool
         item = place(rng, category, scene.items, usual=usual)
         if item is None:
             continue
-        x, y = item.centre
-        gaps = [math.hypot(x - a, y - b) for a, b in (other.centre for other in scene.items)]
+        x, y = item.center
+        gaps = [math.hypot(x - a, y - b) for a, b in (other.center for other in scene.items)]
         # Twice the distance to a border, as if the object had a mirror image behind it.
         clearance = min([*gaps, 2 * x, 2 * y, 2 * (SIZE - x), 2 * (SIZE - y)])
         if clearance > most:
@@ -167,11 +167,11 @@ def sample_pair(rng: random.Random, kind: str, usual: bool = False) -> Pair:
                 other = rng.choice(absent)
                 new, forms = _refit(rng, old, other), REPLACE
             else:
-                others = [c for c in LOOKS[category].colours if c != old.colour]
+                others = [c for c in LOOKS[category].colors if c != old.color]
                 if not others:
                     continue
                 colour = rng.choice(others)
-                new, forms = replace(old, colour=colour), RECOLOUR
+                new, forms = replace(old, color=colour), RECOLOUR
             target = replace(source, items=tuple(new if item is old else item for item in source.items))
             form = rng.choice(forms)
         return Pair(source, target, write_instruction(rng, form, category, other, colour), kind, category)
@@ -181,12 +181,12 @@ def _refit(rng: random.Random, old: Item, category: str) -> Item:
     """An object of `category` with the center of `old`, moved inside the image."""
     look = LOOKS[category]
     width, height = look.extent(old.size)
-    cx, cy = old.centre
+    cx, cy = old.center
     x = min(max(0.0, cx - width / 2), SIZE - width)
     y = min(max(0.0, cy - height / 2), SIZE - height)
     flip = look.mirror and rng.random() < 0.5
     x, y = (round(side * scenes.SUPERSAMPLE) / scenes.SUPERSAMPLE for side in (x, y))
-    return Item(category, rng.choice(look.colours), old.size, x, y, flip)
+    return Item(category, rng.choice(look.colors), old.size, x, y, flip)
 
 
 def move(rng: random.Random, item: Item, most: int) -> Item:

@@ -279,7 +279,7 @@ def select_tasks(config: Any) -> list[tuple[DataSet, list[Task]]]:
     selection = []
     for data in sets:
         if loading.select_tasks(data, config.tasks, config.variants):
-            loading.check_pictures(data)
+            loading.check_images(data)
             if not (tasks := tasks_of(config, data)):
                 raise UserError(f"{data.title} has no caption and no question of these tasks; ask for more.")
             selection.append((data, tasks))

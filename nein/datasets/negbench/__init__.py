@@ -1,1 +1,1 @@
-"""NegBench: captions and questions about pictures, from the official files or the drawn world."""
+"""NegBench: captions and questions about images, from the official files or the drawn world."""

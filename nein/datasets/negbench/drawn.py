@@ -40,7 +40,7 @@ def reference(split: str, index: int, world: World = NANO) -> str:
     return f"{world.name.replace(':', '-')}/{split}/{index:06d}.png"
 
 
-def picture(name: str) -> np.ndarray:
+def draw_image(name: str) -> np.ndarray:
     """The scene of a reference as (64, 64, 3) uint8 RGB. Raises ImageError for a name that is none."""
     parts = name.split("/")
     world = nano.WORLDS.get(parts[0].replace("-", ":"))
@@ -76,7 +76,7 @@ def tasks(
     negated = tuple(_replace_wording(item, wording) for _, item in pairs)
     questions = [q for c in images for q in sentences.evaluation_questions(c, seed, Rules(wording))]
     facts = {"kind": world.name, "split": split, "scenes": scenes, "seed": seed, "world": world_version()}
-    name, media = world.name.replace(":", "-"), Drawn(picture)
+    name, media = world.name.replace(":", "-"), Drawn(draw_image)
     original = tuple(item for item, _ in pairs)
     return (
         RetrievalTask(f"{name}/retrieval", original, negated, media, origin=facts),

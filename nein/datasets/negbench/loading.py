@@ -20,14 +20,14 @@ from nein.nano.scenes import is_nano
 from nein.nano.scenes import world as world_of
 
 log = logging.getLogger(__name__)
-#: Pictures, by name, among which SimpleNeg's captions search (steer.py of its release).
+#: Images, by name, among which SimpleNeg's captions search (steer.py of its release).
 GALLERY = 25_000
 PAIRS = 300  # pairs of drawn scenes when no number is asked for
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """All tasks found over the same pictures: the selection must not decide who shares a batch. Questions
+    """All tasks found over the same images: the selection must not decide who shares a batch. Questions
     are in the order of `interleave_sources`, but those that have to be right together stay together."""
 
     name: str
@@ -91,14 +91,14 @@ def load(
             files = ", ".join(dict.fromkeys(part.files[0] for part in row.parts))
             raise UserError(
                 f"'{data}' has none of the files of {row.title} ({files}): {row.files_at}; images: "
-                f"{row.pictures}."
+                f"{row.images}."
             )
     if not loaded:
         raise UserError(f"'{data}' has none of NegBench's files; {registry.CSV_FILES}.")
     return loaded
 
 
-def check_pictures(data: DataSet) -> None:
+def check_images(data: DataSet) -> None:
     """Raises UserError when no image is there, or one has two names; single ones become unscored rows."""
     if not isinstance(data.media, Files):
         return
@@ -112,14 +112,14 @@ def check_pictures(data: DataSet) -> None:
     if not any(map(data.media.find_path, names)):
         raise UserError(
             f"None of the {len(names)} images of {data.title} exists (the first is '{names[0]}'); pass "
-            f"their folder as --image-root {data.name}=FOLDER. They come from: {ROWS[data.name].pictures}."
+            f"their folder as --image-root {data.name}=FOLDER. They come from: {ROWS[data.name].images}."
         )
 
 
 def select_tasks(
     data: DataSet, kinds: Sequence[str], variants: Sequence[str], limit: int | None = None
 ) -> list[Task]:
-    """The tasks of the wanted kinds and variants, with their first `limit` pictures or questions."""
+    """The tasks of the wanted kinds and variants, with their first `limit` images or questions."""
     tasks = (task for task in data.tasks if {"all", task.what}.intersection(kinds))
     tasks = (task for task in tasks if {"all", task.variant}.intersection(variants))
     return [task if limit is None else task.first(limit) for task in tasks]
@@ -235,7 +235,7 @@ def _interleave(task: Task) -> Task:
 
 
 def _same_names(tasks: Sequence[Task]) -> Sequence[Task]:
-    """The tasks with one reference per picture, the first, unless a file has two pictures of one name."""
+    """The tasks with one reference per image, the first, unless a file has two images of one name."""
     first: dict[str, str] = {}
     for task in tasks:
         names = {reference: file_name(reference) for reference in task.references}

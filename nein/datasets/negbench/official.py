@@ -117,7 +117,7 @@ def read_questions(path: Path, layout: str = "real") -> tuple[Question, ...]:
 
 def _rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[str, dict[str, str], Row]]:
     """(file and line, cells, fields that all records have) of each; `needed` begins with the image's column.
-    An id is the picture's name, "000000000139.jpg", from its second row on "000000000139.jpg#2"."""
+    An id is the image's name, "000000000139.jpg", from its second row on "000000000139.jpg#2"."""
     rows = []
     for line, cells in iter_rows(path, needed):
         location = f"'{path}', line {line}"

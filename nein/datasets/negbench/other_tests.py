@@ -209,11 +209,11 @@ def naturalbench(path: Path, protocol: str) -> Iterator[Question]:
             yield replace(question, id=f"{number}/q{k}i{m}", source=source, groups=groups)
 
 
-# --- pairs of pictures -------------------------------------------------------------------------
+# --- pairs of images -------------------------------------------------------------------------
 
 
 def naturalbench_pairs(path: Path, protocol: str) -> Iterator[Pair]:
-    """NaturalBench-Retrieval: pairs in which a caption denies; caption k is true of picture k."""
+    """NaturalBench-Retrieval: pairs in which a caption denies; caption k is true of image k."""
     for name, item in _items(path, list, record(_PAIR)):
         texts = item["caption_0"], item["caption_1"]
         if any(map(denies, texts)):
@@ -232,7 +232,7 @@ def scope(path: Path, protocol: str) -> Iterator[Pair]:
 
 
 def nein(path: Path, protocol: str) -> Iterator[Pair]:
-    """NeIn's annotations: the picture with the object and a sentence that affirms it, the source picture and
+    """NeIn's annotations: the image with the object and a sentence that affirms it, the source image and
     the sample's own sentence; of families in `families.DENYING`."""
     for sample in load_folder(path.parent, split=path.stem).samples:
         if (sample.family or "plain") in families.DENYING:
@@ -243,7 +243,7 @@ def nein(path: Path, protocol: str) -> Iterator[Pair]:
 
 
 def beaf_pairs(path: Path, protocol: str) -> Iterator[Pair]:
-    """Of `beaf`'s file: "There is a car in the image." of a picture, "There is no car ..." of its copy."""
+    """Of `beaf`'s file: "There is a car in the image." of an image, "There is no car ..." of its copy."""
     items = [item for _, item in _items(path, list, _BEAF)]
     originals = {_original(item): item["image"] for item in items if item["orig_img"]}
     for item in items:

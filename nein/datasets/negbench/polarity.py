@@ -98,14 +98,14 @@ def find_change(
 
     affirmed, denied  What the original says is there, and is not.
     keep_order_of     The original, if what comes first in it, affirmation or denial, has to come first still.
-    others            Known objects of the picture that the original does not speak of.
+    others            Known objects of the image that the original does not speak of.
     """
     for noun, expected in (*((n, "affirmed") for n in affirmed), *((n, "denied") for n in denied)):
         actual = polarity(sentence, noun)
         if actual == "missing":
             return "an object is lost"
         if actual != expected:
-            return "polarity unclear" if actual == "unclear" else "polarity find_change"
+            return "polarity unclear" if actual == "unclear" else "polarity changed"
     if any(mentions(sentence, noun) for noun in others):
         return "an object is added"
 
@@ -115,7 +115,7 @@ def find_change(
     if keep_order_of is not None and affirmed and denied:
         before, after = (first(text, denied) < first(text, affirmed) for text in (keep_order_of, sentence))
         if before != after:
-            return "order find_change"
+            return "order changed"
     return ""
 
 

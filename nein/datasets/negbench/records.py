@@ -1,4 +1,4 @@
-"""NegBench's records: a retrieval item, a question with its options, and the tasks they make up. A picture
+"""NegBench's records: a retrieval item, a question with its options, and the tasks they make up. An image
 or video is named by a *reference*, which the `Media` of a task turns into pixels.
 """
 
@@ -37,7 +37,7 @@ Group = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class RetrievalItem:
-    """One picture or video with its captions of one kind. The k-th original and the k-th negated caption are
+    """One image or video with its captions of one kind. The k-th original and the k-th negated caption are
     a pair where there are as many of both; a released file may have lost some."""
 
     id: str  # unique in its kind, the same in both
@@ -67,7 +67,7 @@ class RetrievalItem:
 class Option:
     text: str
     template: str | None = None  # "affirmation", "negation", "hybrid"; None: unknown
-    image: str = ""  # picture, or region of one, that it is held against; "": the question's
+    image: str = ""  # image, or region of one, that it is held against; "": the question's
 
     @property
     def shown(self) -> str:
@@ -76,7 +76,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Which of the options describes the picture?"""
+    """Which of the options describes the image?"""
 
     id: str  # unique in its task; decides the order in which the options are shown
     image: str
@@ -85,7 +85,7 @@ class Question:
     type: str | None = None  # template of the right option, or of the question; None: unknown
     positives: tuple[str, ...] | None = None
     negatives: tuple[str, ...] | None = None
-    source: str = ""  # what resampling treats as one unit; "": the picture
+    source: str = ""  # what resampling treats as one unit; "": the image
     asked: str = ""  # another question, whose options are answers, which no caption's score gives
     groups: tuple[Group, ...] = ()  # whose questions have to be answered right together
     difficulty: tuple[tuple[str, int], ...] = ()  # what makes it difficult, how much; what matters most last
@@ -108,7 +108,7 @@ class Question:
 
 
 class Media:
-    """Where the pictures of a task come from."""
+    """Where the images of a task come from."""
 
     def frames(self, reference: str) -> list[np.ndarray]:
         """(H, W, 3) uint8 RGB arrays: one of an image, several of a video. Raises images.ImageError."""
@@ -241,7 +241,7 @@ PICTURE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp"))
 
 
 def region(reference: str, box: Box) -> str:
-    """A reference to a part of a picture; box: x, y, width and height in pixels."""
+    """A reference to a part of an image; box: x, y, width and height in pixels."""
     return f"{reference}{_BOX}{','.join(f'{number:.10g}' for number in box)}"
 
 
@@ -265,7 +265,7 @@ def file_name(reference: str) -> str:
 
 
 class Files(Media):
-    """Pictures and videos on disk.
+    """Images and videos on disk.
 
     root  (`--image-root`) A reference is tried below it, then shorter and shorter tails of it, then its file
           name anywhere below. None: references are paths, relative ones from `csv_folder`, the file's folder.
@@ -294,7 +294,7 @@ class Files(Media):
         raise ImageError(f"{reference}: {len(named)} files below '{self.root}' have this name{advice}")
 
     def listing(self) -> list[str]:
-        """All pictures below the root, or csv_folder the file, by name. Raises UserError without any."""
+        """All images below the root, or beside the file, by name. Raises UserError without any."""
         top = self.root or self.csv_folder
         files = [file for file in top.rglob("*") if file.suffix.lower() in PICTURE_SUFFIXES]
         if not files:

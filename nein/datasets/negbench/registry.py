@@ -15,7 +15,7 @@ CSV_FILES = (
 )
 NEGBENCH = "NegBench"
 RETRIEVAL, MCQ, BINARY = "retrieval", "mcq", "binary"
-#: Of other tests: which of two captions is true of a picture; which region or picture a caption is true of;
+#: Of other tests: which of two captions is true of an image; which region or image a caption is true of;
 #: both ways round; a question with yes or no.
 CAPTION, REGION, PAIRS, YES_NO = "caption", "region", "pairs", "yes-no"
 AFFIRMED = "-control"  # tasks of the same form without any negation: the control of the medical sets
@@ -33,7 +33,7 @@ class Part:
 
     @property
     def judged(self) -> bool:
-        """Whether no picture is known to be right, so that a judge decides."""
+        """Whether no image is known to be right, so that a judge decides."""
         return self.task == RETRIEVAL and bool(self.reader)
 
 
@@ -41,7 +41,7 @@ class Part:
 class Row:
     name: str
     title: str
-    pictures: str  # where its pictures or videos come from
+    images: str  # where its images or videos come from
     parts: tuple[Part, ...]
     layout: str = "real"  # or "synthetic" (`official.POSITIONS`)
     #: Task -> rows of each of its files, as published. The rows of the paper's Table 2, which counts both

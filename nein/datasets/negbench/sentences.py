@@ -344,7 +344,7 @@ class Concepts:
     negatives: tuple[str, ...] = ()  # absent objects, the most plausible first
     unsure: tuple[str, ...] = ()  # may be there: asked about neither as present nor as absent
     problem: str = ""  # why it yields nothing
-    source_id: str = ""  # picture it stems from, what intervals are clustered by; "": `id`
+    source_id: str = ""  # image it stems from, what intervals are clustered by; "": `id`
     notes: tuple[str, ...] = ()  # what happened to it on the way: counted in the card
 
     @property

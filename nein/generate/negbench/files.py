@@ -85,7 +85,7 @@ def _coco(config: NegbenchConfig) -> Iterator[Concepts]:
     """COCO's JSON files; an image without a caption yields questions only."""
     captions, instances = (None if p is None else Path(p) for p in (config.captions, config.instances))
     images = []
-    for picture in coco.read(captions=captions, instances=instances).pictures:
+    for picture in coco.read(captions=captions, instances=instances).images:
         texts = maker.clean(picture.captions)
         objects = maker.clean(instance.category for instance in picture.objects)
         if config.concepts == "llm":
@@ -146,7 +146,7 @@ NO_FINDING = "no finding that is there"
 
 
 def chexpert(path: Path, count: int) -> Iterator[Concepts]:
-    """Each picture with `count` absent findings often seen with the present ones; a patient is a source."""
+    """Each image with `count` absent findings often seen with the present ones; a patient is a source."""
     images = []
     for line, row in official.iter_rows(path, ("Path", *FINDINGS)):
         location, labels = f"'{path}', line {line}", dict[str, float | None]()
@@ -227,7 +227,7 @@ class NegbenchMaker(Maker):
         self.stages = [stage for stage, is_needed in needed.items() if is_needed]
         self.dataset = self.folder.path / "dataset"
         self.root = image_root(config)
-        self.media: Media = Drawn(drawn.picture) if self.root is None else Files(self.root)
+        self.media: Media = Drawn(drawn.draw_image) if self.root is None else Files(self.root)
         self.listing = load_images(config)
 
     def identity(self, device: str) -> Row:

@@ -67,7 +67,7 @@ def load_sources(config: BuildConfig) -> Listing[Source]:
     return listing
 
 
-def _listing(pictures: Iterable[coco.Picture], folder: Path, origin: Row) -> Listing[Source]:
+def _listing(pictures: Iterable[coco.CaptionedImage], folder: Path, origin: Row) -> Listing[Source]:
     captions: dict[str, list[str]] = {}
     repeats = 0
     for picture in pictures:
@@ -103,7 +103,9 @@ def _draw_sources(scenes: int) -> Listing[Source]:
 
     folder = data.draw_once(f"captioned-{scenes}", draw, proof=names[-1])
     texts = [captions(scene, rng_for(NANO_SPLIT, k, "captions")) for k, scene in enumerate(drawn)]
-    pictures = [coco.Picture(name, tuple(sentences)) for name, sentences in zip(names, texts, strict=True)]
+    pictures = [
+        coco.CaptionedImage(name, tuple(sentences)) for name, sentences in zip(names, texts, strict=True)
+    ]
     return _listing(pictures, folder, {"kind": "nano", "scenes": scenes, "world": data.world_version()})
 
 

@@ -80,7 +80,7 @@ def captions(path: Path) -> Iterator[tuple[str, str]]:
     """(image, sentence) of COCO's captions or NeIn's annotations (T_original) as JSON, of a JSONL file as
     `nein generate` takes it, or of lines of text. Raises UserError for anything else."""
     if path.suffix == ".jsonl":
-        for picture in coco.iter_pictures(path):
+        for picture in coco.iter_images(path):
             yield from ((picture.file_name, text) for text in picture.captions)
     elif path.suffix == ".json":
         content = atomic.read_json(path)

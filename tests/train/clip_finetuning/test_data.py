@@ -53,8 +53,8 @@ def test_what_the_released_scripts_write_is_read_by_column_and_separator(tmp_pat
 
 @pytest.mark.parametrize(("text", "options", "said"), [
     ("filepath,caption\na.jpg,A\n", {"caption_column": "text"},
-     r"none of the columns text; it has filepath, caption\. .*--caption-column"),
-    ("filepath,words\na.jpg,A dog\n", {}, "none of the columns negative_captions, "),
+     r"no column text; it has filepath, caption\. .*--caption-column"),
+    ("filepath,words\na.jpg,A dog\n", {}, "no column negative_captions or captions"),
     ("filepath,negative_captions\na.jpg,[]\n", {}, "1 rows, all without a caption"),
     ("filepath,captions\na.jpg,['A']\na.jpg,no list\n", {}, "line 3, captions: 'no list'"),
     ("path,captions\na.jpg,['A']\n", {}, "no column 'filepath'"),

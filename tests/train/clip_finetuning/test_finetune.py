@@ -176,7 +176,7 @@ def test_files_are_read_an_unreadable_picture_stops_or_is_passed_over(tune, tmp_
     write_csv(captions, items, training=True)
     write_csv(questions, drawn.negmcq("train", 12))
     for item in items:
-        write_png(tmp_path / item.image, drawn.picture(item.image))
+        write_png(tmp_path / item.image, drawn.draw_image(item.image))
     broken = tmp_path / items[1].image
     broken.write_bytes(b"no picture")
     given = {"captions": captions, "questions": questions, "steps": 4}
@@ -185,7 +185,7 @@ def test_files_are_read_an_unreadable_picture_stops_or_is_passed_over(tune, tmp_
         tune(out=tmp_path / "stop", **given)
     run = tune(out=tmp_path / "skip", unreadable="skip", **given)
     assert logged(run, "skipped")[-1] == 1
-    write_png(broken, drawn.picture(items[0].image))
+    write_png(broken, drawn.draw_image(items[0].image))
     with pytest.raises(UserError, match="holds a run made with images"):
         tune(out=run, unreadable="skip", **given)
 

@@ -32,7 +32,7 @@ def test_no_sentence_is_negated(pairs):
 
 
 def test_the_pairs_are_those_that_the_models_were_trained_on(pairs):
-    assert hashlib.sha256(repr(pairs).encode()).hexdigest()[:16] == "9d6f4a70feed5cf6"
+    assert hashlib.sha256(repr(pairs).encode()).hexdigest()[:16] == "6535f7213b805e00"
 
 
 @pytest.mark.parametrize("kind", ["remove", "add", "double", "keep"])
