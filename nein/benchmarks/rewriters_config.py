@@ -25,9 +25,7 @@ class RewritersConfig(Preset, Limit, RuntimeOptions, Output):
             raise UserError("The paper preset needs NeIn's data: --data FOLDER or --data hub:OWNER/NAME.")
 
     def needs(self) -> list[Need]:
-        from nein.models.needs import model_needs
+        from nein.models.needs import rewriter_needs
         from nein.models.references import split_label
 
-        given = [split_label(rewriter)[1].partition(":") for rewriter in self.rewriter]
-        models = [model for kind, _, model in given if kind in ("llm", "flux2", "flux3")]
-        return [need for model in models for need in model_needs("choices", model)]
+        return [need for text in self.rewriter for need in rewriter_needs(split_label(text)[1])]

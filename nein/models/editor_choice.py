@@ -113,6 +113,11 @@ class EditorChoice:
         """The user's choice, for the manifest, without reading any file."""
         facts: Json = {"editor": parse_reference(self.row).without_address}
         facts |= {"mend": self.remedy} if self.remedy else {}
+        if self.remedy.startswith("rewrite:"):
+            from nein.models.rewriters import find_source
+
+            source = find_source(self.remedy.removeprefix("rewrite:"))
+            facts |= {"mend.rewriter": marks} if (marks := references.contents({"source": source})) else {}
         if self.external is not None:
             facts |= {"made": "elsewhere"} | ({"decoding": "plain"} if self.external.plain else {})
         elif self.made is not None:

@@ -52,12 +52,19 @@ def remedy_needs(names: Sequence[str], vqa: str) -> list[Need]:
     for name in names:
         kind, _, model = name.split(":", 2) if name.count(":") > 1 else (name, "", "")
         if kind == "rewrite":
-            needs += model_needs("llm", model)
+            needs += rewriter_needs(name.partition(":")[2])
         elif kind == "best-of" and model == "removal":
             needs += model_needs("vqa", vqa)
         elif kind == "best-of":
             needs += model_needs("choices", model.partition(":")[2])
     return needs
+
+
+def rewriter_needs(reference: str) -> list[Need]:
+    """Needs of the model that a rewriter asks, by text or with the image."""
+    kind, _, model = reference.partition(":")
+    kinds = {"llm": "llm", "flux2": "choices", "flux3": "choices"}
+    return model_needs(kinds[kind], model) if kind in kinds else []
 
 
 def data_needs(source: str | None) -> list[Need]:

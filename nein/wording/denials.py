@@ -15,6 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nein.wording.families import plural
+
 #: Heads of noun phrases that name no object: the image itself, and words of the idioms that deny.
 SETTING = frozenset(
     """image picture photo photograph shot scene view sight frame part case presence absence anything
@@ -286,3 +288,32 @@ def remove_denial(question: str) -> str | None:
         return None
     [match] = matches
     return plain[: match.start()] + [*_DENIALS.values()][(match.lastindex or 1) - 1] + plain[match.end() :]
+
+
+#: What becomes of a thing that an instruction denies, in the text that a rewriter makes of it.
+OUTCOMES = {
+    "removed": "the text asks for its removal",
+    "denied": "the text still denies it",
+    "dropped": "the text does not name it",
+    "affirmed": "the text names it as something that is there",
+}
+#: Words before the name of what is to go, and what must not stand between: "Remove the dog but keep the cup."
+_REMOVING = (
+    r"\b(?:remov|eras|delet|eliminat|clear|strip|take out|take away|get rid of)\w*\b"
+    r"(?:(?!\b(?:keep|leave|preserve)\b).)*?|\breplac\w*\b(?:(?!\b(?:with|by)\b).)*?"
+)
+
+
+def find_outcome(text: str, thing: str) -> tuple[str | None, str]:
+    """(key of OUTCOMES, "") for a new instruction about `thing`; (None, why) where the rule cannot tell."""
+    name = rf"(?<![\w-])(?:{re.escape(thing)}|{re.escape(plural(thing))})(?![\w-])"
+    if not re.search(name, text, re.IGNORECASE):
+        return "dropped", ""
+    for sentence in re.split(r"[.;!]\s*", text):  # "Remove the cup and the dog; keep the table."
+        if re.search(rf"(?:{_REMOVING}){name}", sentence, re.IGNORECASE):
+            return "removed", ""
+    [reading] = read([text])
+    for outcome, phrases in (("denied", reading.absent), ("affirmed", reading.present)):
+        if any(re.search(name, phrase, re.IGNORECASE) for phrase in phrases):
+            return outcome, ""
+    return None, f"the rule reads no phrase with '{thing}'"

@@ -5,9 +5,12 @@ import dataclasses
 import pandas as pd
 import pytest
 
-from nein.benchmarks import rewriters
-from nein.benchmarks.rewriters import outcome
+from nein.benchmarks.rewriters import Rewrite
+from nein.datasets.nein import load
+from nein.engine.folder import Blocks
 from nein.metrics.chat import Chat, Completion
+from nein.models import rewriters
+from nein.wording.denials import OUTCOMES, find_outcome
 from tests.helpers.commands import exit_code
 from tests.loopback import say
 
@@ -38,12 +41,14 @@ def fails(instruction):
         ("The image has no cups.", "denied"),
         ("Keep the lighting and composition unchanged.", "dropped"),
         ("Remove the cupboard.", "dropped"),
+        ("Replace the cup on the left with a bare table.", "removed"),
+        ("Replace the plate with a cup.", "affirmed"),
         ("Show a blue cup on the table.", "affirmed"),
         ("", "dropped"),
     ],
 )
 def test_what_becomes_of_the_thing_is_read_from_the_text(text, expected):
-    assert outcome(text, "cup") == (expected, "")
+    assert find_outcome(text, "cup") == (expected, "")
 
 
 def shares(folder):
@@ -58,7 +63,7 @@ def test_scripted_rewriters_give_their_error_rates_back(tmp_path, capsys):
     given = f"rule,four={file}:of_four,broken={file}:fails"
     assert exit_code("rewriters", "--rewriter", given, *words, "--out", out) == 0
     found, unscored = shares(out / "four")
-    assert {name: found[name] for name in rewriters.OUTCOMES} == dict.fromkeys(rewriters.OUTCOMES, 0.25)
+    assert {name: found[name] for name in OUTCOMES} == dict.fromkeys(OUTCOMES, 0.25)
     assert (found["invented"], unscored) == (0.0, 0)
     assert shares(out / "rule")[0]["removed"] > 0.9
     assert shares(out / "broken")[1] == 5 * 32
@@ -77,23 +82,22 @@ def test_the_prompt_of_a_vendor_is_sent_as_diffusers_has_it_and_answers_are_kept
     assert len(server.requests) == 4
     assert exit_code("rewriters", *asked, "--out", tmp_path / "out", "--overwrite") == 0
     assert len(server.requests) == 4
-    system, request = rewriters.vendor_prompt("flux3")
+    system, request = rewriters.find_prompt("flux3")
     assert "{instruction}" in request
     assert len(system) > 1000
 
 
 def test_a_broken_image_leaves_its_sample_without_a_text_and_the_others_are_asked(tmp_path):
-    from nein.datasets.nein import load
-
     class Echo(Chat):
         def complete(self, messages, sampling):
             return [Completion(text=message.parts[-1]) for message in messages]
 
     first, second = load("nano").samples[:2]
     broken = dataclasses.replace(first, sample_path=tmp_path / "none.png")
-    texts = rewriters.ByVendor(Echo(), "", "Edit: {instruction}").rewrite([broken, second])
-    assert isinstance(texts[0], Exception)
-    assert texts[1] == f"Edit: {second.negative}"
+    stage = Rewrite(blocks=Blocks.first(2, 2), samples=[broken, second], model=None, sees=True)
+    rows = stage.work(rewriters.ByVendor(Echo(), "", "Edit: {instruction}"), stage.read(0), ())["rewritten"]
+    assert "the file is missing" in rows[0].error
+    assert (rows[1].text, rows[1].error) == (f"Edit: {second.negative}", "")
 
 
 def test_a_rewriter_that_there_is_not_is_a_sentence(tmp_path, capsys):

@@ -9,7 +9,7 @@ from nein.editors import EditRequest
 from nein.editors.base import Identity
 from nein.engine.answers import AnswerCache
 from nein.metrics.chat import local
-from nein.models import editor_choice
+from nein.models import editor_choice, rewriters
 from nein.models.cached import Services
 from nein.models.remedies import editors as remedies
 from nein.wording import denials
@@ -97,8 +97,8 @@ def test_a_rule_of_attention_is_part_of_what_the_editor_is():
 def test_what_the_remedy_takes_is_added_to_what_the_editor_takes(monkeypatch):
     editor, client = Listening(), SimpleNamespace(describe=dict)
     client.usage = lambda: {"requests": 3, "versions": {"a": 1, "b": 2}, "retries": 1}
-    monkeypatch.setattr(remedies.llm, "load", lambda options, **how: client)
-    mended = remedies.ByLanguageModel(editor, "rewrite:llm:owner/name", None, "cpu")
+    monkeypatch.setattr(rewriters.llm, "load", lambda options, **how: client)
+    mended = remedies.add_remedy(editor, "rewrite:llm:owner/name", services=None, device="cpu")
     editor.usage = lambda: {"requests": 2, "versions": {"a": 2}, "adapted": {"size": ""}}
     total = {"requests": 5, "versions": {"a": 3, "b": 2}, "adapted": {"size": ""}, "retries": 1}
     assert mended.usage() == total
@@ -137,7 +137,8 @@ def test_a_language_model_rewrites_and_what_it_cannot_say_is_an_error(
     for _ in range(2):
         with AnswerCache(tmp_path / "answers.sqlite") as cache:
             editor = Listening()
-            mended = remedies.ByLanguageModel(editor, "rewrite:llm:owner/name", Services(cache, {}), "cpu")
+            services, name = Services(cache, {}), "rewrite:llm:owner/name"
+            mended = remedies.add_remedy(editor, name, services=services, device="cpu")
             [result] = mended.edit([EditRequest("a", PICTURE, CUP, 0)])
         assert [request.instruction for request in editor.sent] == told
         assert result.note.startswith(note)

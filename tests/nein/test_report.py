@@ -1,5 +1,7 @@
 """The tables of finished runs, the published figures beside them, and a run under both protocols."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -84,11 +86,46 @@ def test_a_remedy_that_changes_no_picture_did_not_act(tmp_path, make_data, evalu
     line = ["--data", make_data(2, 1), "--out", tmp_path, "--metrics", "l1", "--control", "none"]
     done = evaluate("--editor", "identity", "--mend", "rewrite", *line, "--device", "cpu")
     assert done.code == 0, done.stderr
+    edits = runs.edits_of(tmp_path / "identity+rewrite" / "negative")
+    assert [edit["rewritten"] for edit in edits] == [f"Remove the {edit['object']}." for edit in edits]
     said = "identity+rewrite/negative: --mend rewrite did not act: all 2 images are byte for byte those of"
     assert said in (tmp_path / "table.md").read_text()
     done = evaluate("--editor", "ip2p", "--mend", "negative-prompt", "--editor-options.steps", "2", *line)
     assert done.code == 0, done.stderr
     assert "ip2p+negative-prompt/negative: --mend" not in (tmp_path / "table.md").read_text()
+
+
+def test_what_rewriter_and_painter_lose_comes_back_and_adds_up(tmp_path):
+    """Of 40 samples the rewriter asks for the removal in 16, keeps the denial in 4, drops X in 10, affirms it
+    in 5, and is unreadable in 5. The painter removes X where it is told to, but in every 4th sample; of one
+    there is no verdict. Told "Remove the X.", it fails in every 8th."""
+    texts = ["Remove the {}."] * 16 + ["There is no {}."] * 4 + ["Keep it."] * 10 + ["A big {} is there."] * 5
+    texts += ["It will {} slowly."] * 5
+    values = [float(k < 20 and k % 4 > 0) for k in range(40)]
+    values[1] = None
+    rows, metric = made.records(40, 1), "removal_vqa"
+    how = {"pictures": False, "rewritten": lambda k, thing: texts[k].format(thing)}
+    write = functools.partial(made.write_run, tmp_path, tmp_path / "data")
+    write("ip2p+rewrite-x", "negative", rows, {metric: values.__getitem__}, **how)
+    write("ip2p+rewrite-x", "remove", rows, {metric: lambda k: 0.0}, **how)  # it too is rewritten
+    write("ip2p", "remove", rows, {metric: lambda k: float(k % 8 > 0)}, pictures=False)
+    loaded = [RunDir(tmp_path / name) for name in ("ip2p+rewrite-x/negative", "ip2p+rewrite-x/remove")]
+    frame = frames.frame(estimates.losses([*loaded, RunDir(tmp_path / "ip2p/remove")]))
+    cases = {  # of 34: 35 texts can be read, and one has no verdict
+        (estimates.STILL_THERE, "rewriter"): 15,
+        (estimates.STILL_THERE, "painter"): 5,
+        (estimates.GAP, "rewriter"): 15 - 2,  # samples 24 and 32: the painter cannot remove X at all
+        (estimates.GAP, "painter"): 5 - 3,  # 0, 8, 16
+    }
+    for (group, part), expected in cases.items():
+        row = frames.pick(frame, metric=metric, group=group, statistic=part)
+        assert row["value"] == pytest.approx(expected / 34), (group, part)
+        assert (row["n"], row["unscored"], row["cannot_tell"]) == (34, 6, "5")
+        assert row["low"] < row["value"] < row["high"]
+    for group in (estimates.STILL_THERE, estimates.GAP):
+        parts = {row["statistic"]: row["value"] for row in frames.records(frame, group=group)}
+        assert parts["rewriter"] + parts["painter"] == pytest.approx(parts["whole"])
+    assert "| ip2p+rewrite-x | VQA     | objects still there" in table(tmp_path)
 
 
 def test_a_small_fid_carries_a_warning(tmp_path):

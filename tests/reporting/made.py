@@ -50,9 +50,10 @@ def picture(number, side, striped):
 
 def write_run(
     out, data, editor, track, rows, values, *,
-    failed=(), pictures=True, features=0, models=None, sha="x", size=None,
+    failed=(), pictures=True, features=0, models=None, sha="x", size=None, rewritten=None,
 ):  # fmt: skip
-    """A complete run. values: metric -> function of the sample's index; failed: indices without an edit."""
+    """A complete run. values: metric -> function of the sample's index; failed: indices without an edit;
+    rewritten: function of index and object, what a rewriter made of the instruction."""
     run = RunDir(out / editor / track)
     setting = {"preset": "nano", "protocol": "fixed", "align": "stretch", "article": "none", "threshold": 0.1}
     origin = {
@@ -69,6 +70,7 @@ def write_run(
             "template": template_of(told, noun), "seed": index,
             "image": f"images/{row['NeIn']}.png" if good else None, "width": 32, "height": 24,
             "error": None if good else "the editor <b>broke</b>", "note": "",
+            "rewritten": rewritten(index, noun) if rewritten and good else None,
         }  # fmt: skip
         if good and pictures:
             image = picture(index + len(editor), 24, False)

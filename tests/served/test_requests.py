@@ -18,7 +18,7 @@ from nein.generate.negvqa import Choice, Negate
 from nein.metrics.choices import ChoiceQuestion, JudgeChoices, write_prompt
 from nein.models import llm
 from nein.models.llm import LlmOptions
-from nein.models.remedies.editors import ByLanguageModel
+from nein.models.remedies.editors import add_remedy
 from tests.loopback import say
 
 GOLDEN = Path(__file__).parent / "golden" / "requests.json"
@@ -65,7 +65,7 @@ def convert(where, **options):
 
 
 def rewrite(where):
-    ByLanguageModel(Identity(), f"rewrite:llm:{where}", None, "cpu").send(
+    add_remedy(Identity(), f"rewrite:llm:{where}", services=None, device="cpu").send(
         [editors.EditRequest("a", PICTURES[0], TOLD, 7), editors.EditRequest("b", PICTURES[0], "No dog.", 8)]
     )
 

@@ -81,7 +81,7 @@ class EvalConfig(
     )
     mend: Names = option(
         [],
-        "add remedies: rewrite, rewrite:llm:MODEL, negative-prompt, negative-prompt-alone, nag[:SCALE], "
+        "add remedies: rewrite[:REWRITER], negative-prompt, negative-prompt-alone, nag[:SCALE], "
         "vsf[:SCALE], attention, best-of:N:JUDGE",
         "Main",
     )

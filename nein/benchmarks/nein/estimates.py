@@ -7,6 +7,7 @@ task              metric
 limit             FID as of infinitely many images, or in `refused` why not
 families, difficulty, minimal_pairs   by family of negation, level of difficulty, part of a minimal pair
 gap               Removal told "Remove the X." ("affirmed"), and that X is absent ("negated"); "gap", "ratio"
+losses            removals that were lost by a rewriter, and by the painter behind it (`losses`)
 refusals          share of requests that a service declined: of all, and by negative instruction (`group`)
 by_template, by_object, gap_by_template   Removal, Retention and the gap in parts of the samples
 
@@ -31,6 +32,7 @@ from nein.benchmarks.nein.runs import (
     REMOVALS,
     SCORES,
     TEMPLATES,
+    UNREAD,
     CorpusRow,
     RunDir,
     in_order,
@@ -198,6 +200,46 @@ def gap(affirmed: ScoreTable, negated: ScoreTable, metric: str) -> Iterator[Figu
         if difference is not None:
             what = {"task": "gap_by_template", "metric": metric, "group": template or "another sentence"}
             yield frames.figure(difference, unit="points", **what)
+
+
+STILL_THERE, GAP = "objects still there", 'gap to "Remove the X."'
+
+
+def losses(runs: Sequence[RunDir]) -> Iterator[Figure]:
+    """Removals that were lost by a rewriter, and by the painter behind it (task "losses", `statistic`).
+
+    The loss of a sample is, in the group STILL_THERE, 1 where the judge still sees X, else 0; in GAP that
+    less the same of the painter when told "Remove the X.", so that what it cannot remove at all cancels: from
+    the control of the editor without its remedy, else its own, as far as that was still told to remove X.
+    The loss is the rewriter's where its text neither asks for the removal of X nor denies X (`OUTCOMES`
+    dropped and affirmed), else the painter's, which was told and did not do it. Both parts are means over the
+    same samples, 0 where the loss is the other's: they add up to the "whole". Unscored: without a verdict,
+    or where the rule cannot tell what the text says of X (`cannot_tell`).
+    """
+    controls = {run.name: run for run in runs if run.track == "remove"}
+    for run in (run for run in runs if run.track == "negative"):
+        for metric in REMOVALS:
+            rewritten = run.of(metric).frame.dropna(subset="outcome")
+            told = ScoreTable(rewritten[rewritten["outcome"] != UNREAD])
+            tables = {STILL_THERE: told.scored.frame.assign(value=1 - told.scored.values)}
+            if control := controls.get(run.name.rpartition("+")[0], controls.get(run.name)):
+                affirmed = control.of(metric)
+                asks = affirmed.frame["outcome"].isna() | affirmed.frame["outcome"].isin(
+                    ("removed", "denied")
+                )
+                gap = ScoreTable(affirmed.frame[asks]).less(told).scored.frame.drop(columns="outcome")
+                tables[GAP] = gap.merge(told.frame[["id", "outcome"]], on="id")
+            for group, rows in tables.items() if len(rewritten) else ():
+                loss = rows["value"].to_numpy()  # (n,) 0 or 1, of the gap also -1
+                by_rewriter = rows["outcome"].isin(("dropped", "affirmed")).to_numpy()
+                parts = {"rewriter": np.where(by_rewriter, loss, 0.0)}
+                parts |= {"painter": np.where(by_rewriter, 0.0, loss), "whole": loss}
+                what: Figure = {"task": "losses", "metric": metric, "model": run.name, "group": group}
+                what |= {"unscored": len(rewritten) - len(rows), "cannot_tell": len(rewritten) - len(told)}
+                for part, values in parts.items():
+                    least = 0.0 if group == STILL_THERE else -1.0
+                    mean = statistics.bounded_mean(values, rows["source"].tolist(), least, 1.0)
+                    yield frames.figure(mean, unit="points", statistic=part, **what)
 
 
 def headline(found: pd.DataFrame) -> pd.DataFrame:

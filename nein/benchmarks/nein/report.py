@@ -61,7 +61,8 @@ def page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Pa
             raise UserError(f"Figures of '{run.path}' lack a count; score the run again with nein eval.")
         parts.append(frames.label(known, model=run.name))
     results = frames.concat(parts)
-    frame = frames.concat([results, estimates.gaps(loaded)], benchmark="nein")
+    lost = frames.frame(estimates.losses(loaded))
+    frame = frames.concat([results, estimates.gaps(loaded), lost], benchmark="nein")
     shown = [table for table in reversed(sections.quality_and_presence()) if table.sheet(results).rows]
     how: dict[str, Any] = {"subtitle": f"Preset: {label}. {HOW}", "findings": finding(frame)}
     how |= {"headline": shown[:1], "notes": notes(results, loaded)}

@@ -118,8 +118,10 @@ _NO_REMOVAL = frozenset(label for label, cell in CELLS.items() if cell != CELLS[
 TEMPLATES = [template.replace("{S}", "X") for template in NEGATIVE_TEMPLATES]
 #: Columns of the table of scores, besides the usual. stays: Removal says nothing of the sample; before:
 #: whether the judge saw the object in the unedited picture; failed: an endpoint gave no answer; refused: a
-#: service declined the edit.
-DETAILS = ("object", "template", "family", "stays", OTHERS, DEPTH, "before", "failed", "refused")
+#: service declined the edit; outcome: what a rewriter made of the object's denial, a key of `OUTCOMES`, or
+#: `UNREAD`.
+DETAILS = ("object", "template", "family", "stays", OTHERS, DEPTH, "before", "failed", "refused", "outcome")
+UNREAD = "unread"
 
 
 class RunDir(Folder):
@@ -230,8 +232,17 @@ class RunDir(Folder):
                 "score; remove its scores and give its nein eval again."
             )
         found = {**of_edit(edit, self.track), "metric": row.metric, "value": row.value}
+        found["outcome"] = self._outcomes.get(edit.id)
         found |= {"reason": row.reason or None, "before": row.detail.get("present_before")}
         return found | {"failed": row.again or edit.again or None}
+
+    @cached_property
+    def _outcomes(self) -> dict[str, str]:
+        """Sample -> what the text that the editor was told says of its object, where that was rewritten."""
+        from nein.wording.denials import find_outcome
+
+        edits = [edit for edit in self.edits.values() if edit.rewritten is not None]
+        return {edit.id: find_outcome(edit.rewritten or "", edit.object)[0] or UNREAD for edit in edits}
 
     @cached_property
     def every(self) -> ScoreTable:

@@ -170,7 +170,22 @@ def _gap() -> Section:
         axis="gap in Removal, points",
         limits=None,
     )
-    return Section("gap", "Negation gap", [whole, by_template], [removal, gaps])
+    rows = (*BY_JUDGE, Row("group", "lost"))
+    parts = {"by the rewriter": "rewriter", "by the painter": "painter", "whole": "whole"}
+    of_whole = {"statistic": "whole"}
+    columns = [
+        *_columns("statistic", parts),
+        Column("cannot tell", of_whole, entry("cannot_tell")),
+        Column("scored", of_whole, scored),
+    ]
+    note = (
+        "Editors that were told a rewritten instruction, in points. Lost by the rewriter: X is still there, "
+        "and the text neither asks for its removal nor denies it; by the painter: the text does. Gap: "
+        'less the same of the editor without a remedy when told "Remove the X.". Cannot tell: texts in which '
+        "the rule reads no phrase with X; they are unscored."
+    )
+    losses = Table("losses", "Lost by the rewriter, lost by the painter", rows, columns, note=note)
+    return Section("gap", "Negation gap", [whole, losses, by_template], [removal, gaps])
 
 
 def minimal_pairs() -> Section:

@@ -1,6 +1,6 @@
 """Remedies for editors: another instruction, negative prompt or attention in place of the request (`--mend`).
 
-They see only what a user would type: a rule (`nein.wording.denials`) or a language model reads the name
+They see only what a user would type: a rule (`nein.wording.denials`) or a rewriter reads the name
 of the object, and whether the sentence is negative, from the sentence.
 """
 
@@ -11,64 +11,42 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from nein import editors
 from nein.editors import EditRequest, EditResult
 from nein.engine.folder import sample_seed
 from nein.loading.digests import Json, json_digest
 from nein.loading.errors import UserError, match_name
 from nein.metrics.rewards import RewardJudge, rank_edits
-from nein.models import judges, llm
+from nein.models import judges, rewriters
 from nein.models.cached import Services
 from nein.wording import denials
-from nein.wording.families import removal
 
 #: Rules that guide attention away from the absent thing (`editors.sampling.RULES`), alone or with a scale,
 #: "nag:8" -> exclusive lower bound of the scale.
 GUIDED = {"vsf": 0, "nag": 1}
 #: Remedies by rule, the cheapest first -> the capability that they need.
 BY_RULE = {
-    "rewrite": "",
     "attention": "weights",
     "negative-prompt": "negative_prompt",
     "negative-prompt-alone": "negative_prompt",
     **dict.fromkeys(GUIDED, "guided"),
 }
-LLM = "rewrite:llm:"  # `rewrite:llm:MODEL`: "rewrite" by a language model
+REWRITE = "rewrite"  # by the rule; `rewrite:REWRITER` by another one (`nein.models.rewriters`)
 BEST_OF, MOST = "best-of:", 64  # `best-of:N:JUDGE` chooses among N edits, at most MOST
 AWAY = -2.0  # factor of the attention to the absent thing: the extreme of Prompt-to-Prompt
 AS_IT_IS = "the sentence denies nothing: sent as it is"
 AFFIRMED = "the sentence denies a denial: the picture stays as it is"
-PROMPT = (
-    "A person tells a program what a picture should be like. The program understands only plain commands, "
-    "and no negation. Say the command that brings the picture there.\n"
-    '- Where the sentence says that something is absent, the command removes it: "Remove the X.", or '
-    '"Remove the X and the Y." '
-    "X is the thing in the person's words, without further words.\n"
-    "- Where the sentence affirms that something is there, in however many negations, the command is empty.\n"
-    "- Any other sentence is the command as it is.\n\n"
-    "Sentence: {sentence}"
-)
-
 #: A request for the editor, or already its result; and a note.
 Sent = tuple[EditRequest | EditResult, str]
-
-
-class Command(BaseModel):
-    """The answer of a language model that rewrites: the command, "" for an unchanged image."""
-
-    model_config = ConfigDict(extra="forbid")
-    command: str
 
 
 def check(arm: str, row: str) -> None:
     """Raises UserError or MetricError for a remedy that this editor does not support; loads nothing."""
     if arm.startswith(BEST_OF):
         return judges.check_reward(parse_best_of(arm)[1])
-    if arm.startswith(LLM) and arm != LLM:
-        return llm.check(arm.removeprefix(LLM))
     kind, colon, scale = arm.partition(":")
+    if kind == REWRITE:
+        return rewriters.check(scale) if colon else None
     if kind in GUIDED and colon:
         if not re.fullmatch(r"\d{1,4}(\.\d+)?", scale) or float(scale) <= GUIDED[kind]:
             raise UserError(
@@ -76,7 +54,8 @@ def check(arm: str, row: str) -> None:
                 f"{GUIDED[kind]}."
             )
         arm = kind
-    needs = BY_RULE[match_name("remedy", arm, [*BY_RULE, f"{LLM}MODEL", f"{BEST_OF}N:JUDGE"])]
+    forms = [REWRITE, *(f"{REWRITE}:{form}" for form in rewriters.FORMS[1:]), *BY_RULE, f"{BEST_OF}N:JUDGE"]
+    needs = BY_RULE[match_name("remedy", arm, forms)]
     if needs and not editors.can(row, needs):
         raise UserError(
             f"--mend {arm} needs an editor that takes '{needs}', which '{row}' does not; use --mend rewrite."
@@ -99,21 +78,25 @@ def add_remedy(
 ) -> editors.Editor:
     """`editor` with a remedy before it or, for `best-of`, after it.
 
-    services  Of a language model or judge behind an endpoint.
+    services  Of a rewriter's model or a judge behind an endpoint.
     judge     Settings of the judge that chooses: see `nein.models.judges.load_reward`.
     """
     if name.startswith(BEST_OF):
         count, reference = parse_best_of(name)
         chooser = judges.load_reward(reference, services=services, device=device, **judge)
         return Best(editor, chooser, count, name)
-    if name.startswith(LLM):
-        return ByLanguageModel(editor, name, services, device)
+    if name.partition(":")[0] == REWRITE:
+        reference, dtype = name.partition(":")[2] or "rule", judge.get("dtype", "float32")
+        rewriter = rewriters.load(reference, services=services, device=device, dtype=dtype)
+        return Rewrite(editor, name, {"arm": REWRITE, **rewriter.describe()}, rewriter)
     return ByRule(editor, name)
 
 
 class WithRemedy(editors.Editor):
     """An editor with a remedy: `send` makes its requests, and notes describe them. helper: a further model
-    that it asks."""
+    that it asks; rewrites: results have the instruction that was sent."""
+
+    rewrites = False
 
     def __init__(self, editor: Any, name: str, facts: Json, helper: Any = None) -> None:
         self.name = f"{editor.name}+{name}"
@@ -144,8 +127,14 @@ class WithRemedy(editors.Editor):
         sent = self.send(requests)
         forwarded = [item for item, _ in sent if isinstance(item, EditRequest)]
         edited = iter(self._editor.edit(forwarded) if forwarded else ())
-        results = [(next(edited) if isinstance(item, EditRequest) else item, note) for item, note in sent]
-        return [_add_note(result, note) for result, note in results]
+        results = []
+        for item, note in sent:
+            is_sent = isinstance(item, EditRequest)
+            result = _add_note(next(edited) if is_sent else item, note)
+            if self.rewrites and is_sent and result.rewritten is None:  # or the editor rewrote it once more
+                result = dataclasses.replace(result, rewritten=item.instruction)
+            results.append(result)
+        return results
 
 
 def _add_note(result: EditResult, note: str) -> EditResult:
@@ -157,8 +146,8 @@ def _change(request: EditRequest, **changes: Any) -> Sent:
     return dataclasses.replace(request, **changes), f"sent with {told}"
 
 
-def _keep_image(request: EditRequest) -> Sent:
-    return EditResult(request.id, request.image.copy()), AFFIRMED
+def _keep_image(request: EditRequest, **facts: Any) -> Sent:
+    return EditResult(request.id, request.image.copy(), **facts), AFFIRMED
 
 
 class ByRule(WithRemedy):
@@ -183,8 +172,6 @@ class ByRule(WithRemedy):
         return sent
 
     def _changes(self, absent: Sequence[str]) -> Json:
-        if self._arm == "rewrite":
-            return {"instruction": removal(" and the ".join(absent))}
         if self._arm == "attention":  # Prompt-to-Prompt, arXiv:2208.01626
             return {"weights": dict.fromkeys(absent, AWAY)}
         changes: Json = {"instruction": ""} if self._arm == "negative-prompt-alone" else {}
@@ -192,26 +179,24 @@ class ByRule(WithRemedy):
         return changes if self._arm.startswith("negative-prompt") else {**changes, "guided": self._arm}
 
 
-class ByLanguageModel(WithRemedy):
-    """ "rewrite" by a language model, whose answers are checked, cached and counted."""
+class Rewrite(WithRemedy):
+    """ "rewrite": the editor is told the text of a rewriter."""
 
-    def __init__(self, editor: Any, name: str, services: Services | None, device: str) -> None:
-        options = llm.LlmOptions(model=name.removeprefix(LLM))
-        client = llm.load(options, services=services, device=device)
-        super().__init__(editor, name, {"arm": "rewrite", "prompt": PROMPT, **client.describe()}, client)
+    rewrites = True
 
     def send(self, requests: Sequence[EditRequest]) -> list[Sent]:
-        prompts = [llm.Request(PROMPT.format(sentence=request.instruction)) for request in requests]
+        instructions = [request.instruction for request in requests]
+        rewordings = self._helper.rewrite(instructions, [request.image for request in requests])
         sent: list[Sent] = []
-        for request, outcome in zip(requests, self._helper.complete(prompts, Command), strict=True):
-            if outcome.value is None:
-                why = f"no rewriting: {outcome.failure}, {outcome.reason}"
-                silent = outcome.failure in llm.SILENT
-                sent.append((EditResult(request.id, None, why, transient=silent), ""))
-            elif command := outcome.value.command.strip():
-                sent.append(_change(request, instruction=command))
+        for request, (text, error, again) in zip(requests, rewordings, strict=True):
+            if text is None:
+                sent.append((EditResult(request.id, None, f"no rewriting: {error}", transient=again), ""))
+            elif text == request.instruction:
+                sent.append((request, AS_IT_IS))
+            elif text:
+                sent.append(_change(request, instruction=text))
             else:
-                sent.append(_keep_image(request))
+                sent.append(_keep_image(request, rewritten=""))
         return sent
 
 

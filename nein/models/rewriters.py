@@ -1,0 +1,212 @@
+"""Rewriters: they word an instruction anew before an editor paints. `nein rewriters` asks one alone, about
+its text; `nein eval --mend rewrite:REWRITER` puts it before an editor.
+
+rule             `nein.wording.denials`: "The image has no X." -> "Remove the X."; plain `--mend rewrite`
+llm:MODEL        a language model with our prompt
+flux2:MODEL      the prompt for edits of FLUX.2 in the installed diffusers, asked of MODEL with the image
+flux3:MODEL      the same of FLUX.3
+FILE.py:FUNCTION a function (instruction) -> text
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from nein.loading.digests import Json
+from nein.loading.errors import UserError, reason, unknown
+from nein.loading.references import is_served, load_attribute
+from nein.loading.service import NoAnswer
+from nein.metrics.chat import Chat, Message, Sampling
+from nein.metrics.chat.asking import open_chat
+from nein.models import llm
+from nein.models.cached import CachedChat, Services
+from nein.wording import denials
+from nein.wording.families import removal
+
+VENDORS = ("flux2", "flux3")
+FORMS = ("rule", "llm:MODEL", "flux2:MODEL", "flux3:MODEL", "FILE.py:FUNCTION")
+PROMPT = (
+    "A person tells a program what a picture should be like. The program understands only plain commands, "
+    "and no negation. Say the command that brings the picture there.\n"
+    '- Where the sentence says that something is absent, the command removes it: "Remove the X.", or '
+    '"Remove the X and the Y." '
+    "X is the thing in the person's words, without further words.\n"
+    "- Where the sentence affirms that something is there, in however many negations, the command is empty.\n"
+    "- Any other sentence is the command as it is.\n\n"
+    "Sentence: {sentence}"
+)
+#: Tokens of an answer: FLUX.2 asks for 80 words, FLUX.3 for a paragraph.
+MAX_TOKENS = 512
+
+
+class Command(BaseModel):
+    """The answer of a language model that rewrites: the command, "" where the picture stays as it is."""
+
+    model_config = ConfigDict(extra="forbid")
+    command: str
+
+
+class Rewording(NamedTuple):
+    """The new text, "" where the image is to stay as it is; or None and why there is none. again: the service
+    or the machine failed, and another try may succeed."""
+
+    text: str | None
+    error: str = ""
+    again: bool = False
+
+
+class Rewriter:
+    """Instructions, and images (H, W, 3) uint8 RGB, -> texts. chat: the model that is asked, if it is one."""
+
+    chat: Any = None
+
+    def describe(self) -> Json:
+        """Everything that decides a text, JSON-serialisable."""
+        raise NotImplementedError
+
+    def usage(self) -> Json:
+        return self.chat.usage() if self.chat else {}
+
+    def stop(self) -> None:
+        if self.chat:
+            self.chat.stop()
+
+    def rewrite(self, instructions: Sequence[str], images: Sequence[np.ndarray]) -> list[Rewording]:
+        """One `Rewording` for each instruction and its image, in order."""
+        raise NotImplementedError
+
+
+class ByRule(Rewriter):
+    """The command to remove what the rule reads as absent; other sentences as they are."""
+
+    def describe(self) -> Json:
+        return {"reads": "nein.wording.denials"}
+
+    def rewrite(self, instructions: Sequence[str], images: Sequence[np.ndarray]) -> list[Rewording]:
+        rewordings = []
+        for instruction, reading in zip(instructions, denials.read(instructions), strict=True):
+            unchanged = "" if reading.doubled else instruction  # a denied denial affirms
+            rewordings.append(
+                Rewording(removal(" and the ".join(reading.absent)) if reading.absent else unchanged)
+            )
+        return rewordings
+
+
+class ByFunction(Rewriter):
+    """A function of the user: (instruction) -> text."""
+
+    def __init__(self, reference: str) -> None:
+        self.reference, self.function = reference, load_attribute(reference)
+
+    def describe(self) -> Json:
+        return {"function": self.reference}
+
+    def rewrite(self, instructions: Sequence[str], images: Sequence[np.ndarray]) -> list[Rewording]:
+        rewordings = []
+        for instruction in instructions:
+            try:
+                rewordings.append(Rewording(str(self.function(instruction))))
+            except Exception as error:  # noqa: BLE001 - of the user's code: the sample is unscored
+                rewordings.append(Rewording(None, reason(error), again=True))
+        return rewordings
+
+
+class ByPrompt(Rewriter):
+    """A language model with our prompt, whose answers are checked, remembered and counted."""
+
+    def __init__(self, client: llm.Client) -> None:
+        self.client, self.chat = client, client
+
+    def describe(self) -> Json:
+        return {"prompt": PROMPT, **self.client.describe()}
+
+    def rewrite(self, instructions: Sequence[str], images: Sequence[np.ndarray]) -> list[Rewording]:
+        requests = [llm.Request(PROMPT.format(sentence=instruction)) for instruction in instructions]
+        rewordings = []
+        for outcome in self.client.complete(requests, Command):
+            if outcome.value is None:
+                why = f"{outcome.failure}, {outcome.reason}"
+                rewordings.append(Rewording(None, why, outcome.failure in llm.SILENT))
+            else:
+                rewordings.append(Rewording(outcome.value.command.strip()))
+        return rewordings
+
+
+class ByVendor(Rewriter):
+    """A chat with the prompt of a vendor, all in one turn: the system prompt, the image, the request."""
+
+    def __init__(self, chat: Chat, system: str, request: str) -> None:
+        self.chat, self.system, self.request = chat, system, request
+
+    def describe(self) -> Json:
+        return {"system": self.system, "request": self.request, **self.chat.describe()}
+
+    def rewrite(self, instructions: Sequence[str], images: Sequence[np.ndarray]) -> list[Rewording]:
+        messages = [
+            Message((self.system, image, self.request.format(instruction=instruction)))
+            for instruction, image in zip(instructions, images, strict=True)
+        ]
+        rewordings = []
+        for completion in self.chat.complete(messages, Sampling(MAX_TOKENS)):
+            error = completion.error
+            if error is not None:
+                again = not isinstance(error, NoAnswer) or error.kind in llm.SILENT
+                rewordings.append(Rewording(None, reason(error), again))
+            elif not completion.text:  # to diffusers' own step it is an error, too
+                rewordings.append(Rewording(None, "the rewriter gave an empty text"))
+            else:
+                rewordings.append(Rewording(completion.text))
+        return rewordings
+
+
+def find_prompt(vendor: str) -> tuple[str, str]:
+    """(system prompt, form of the request) of edits, from the installed diffusers. Raises UserError."""
+    try:
+        if vendor == "flux2":
+            from diffusers.pipelines.flux2 import system_messages
+
+            return system_messages.SYSTEM_MESSAGE_UPSAMPLING_I2I, "{instruction}"
+        from diffusers.modular_pipelines.flux3 import prompt_upsampler
+
+        return prompt_upsampler.SYSTEM_PROMPTS["i2i"], prompt_upsampler.I2I_SCAFFOLD[False]
+    except (ImportError, AttributeError, KeyError) as error:
+        raise UserError(f"The installed diffusers has no prompt of {vendor} ({error}); update it.") from None
+
+
+def find_source(reference: str) -> str:
+    """The model or function behind a rewriter; "" of the rule."""
+    kind, _, model = reference.partition(":")
+    return "" if reference == "rule" else model if kind in ("llm", *VENDORS) else reference
+
+
+def check(reference: str) -> None:
+    """Raises UserError or MetricError for a rewriter that cannot be; loads no model."""
+    source = find_source(reference)
+    if reference != "rule" and (":" not in reference or not source):
+        raise unknown("rewriter", reference, FORMS)
+    if source == reference:
+        load_attribute(reference)
+    elif source:
+        llm.check(source)
+
+
+def load(reference: str, *, services: Services | None, device: str, dtype: Any = "float32") -> Rewriter:
+    """The rewriter of a reference. services: of a model behind an address. Raises UserError, MetricError."""
+    check(reference)
+    kind, source = reference.partition(":")[0], find_source(reference)
+    if not source:
+        return ByRule()
+    if source == reference:
+        return ByFunction(reference)
+    if kind == "llm":
+        return ByPrompt(llm.load(llm.LlmOptions(model=source, dtype=dtype), services=services, device=device))
+    prompt = find_prompt(kind)
+    sending = services.options if services is not None and is_served(source) else {}
+    chat = open_chat(source, device=device, dtype=dtype, **sending)
+    if chat.concurrent and services is not None and services.cache is not None:
+        chat = CachedChat(chat, services.cache)
+    return ByVendor(chat, *prompt)
