@@ -69,15 +69,6 @@ class Output(Options):
 
 
 @dataclass(kw_only=True)
-class ScoreOptions(Options):
-    """Scores of samples, some of which have none."""
-
-    fail_on_unscored: bool = option(
-        False, "exit 3 if any sample is unscored (the count is always printed)", "Output"
-    )
-
-
-@dataclass(kw_only=True)
 class Blind(Options):
     """Accuracy without the image, or without the question, beside accuracy."""
 
@@ -89,15 +80,6 @@ class TrackerOptions(Options):
     """Other programs that show the estimates."""
 
     trackers: Names = option([], "tensorboard, wandb, trackio, ... or none", "Logging")
-
-
-@dataclass(kw_only=True)
-class Protocol(Options):
-    """The authors' code as released, or corrected."""
-
-    protocol: Literal["paper", "fixed"] = option(
-        "fixed", "paper: as in the released code; fixed: corrected", "Method"
-    )
 
 
 @dataclass(kw_only=True)
@@ -196,6 +178,18 @@ class RuntimeOptions(DtypeOptions, OnDevice, Batches, Budget):
         "Machine",
     )
     executor: Executor = field(default_factory=Executor)
+
+
+@dataclass(kw_only=True)
+class Evaluation(Preset, Limit, RuntimeOptions, Output, TrackerOptions):
+    """Options of every evaluation."""
+
+    protocol: Literal["paper", "fixed"] = option(
+        "fixed", "paper: as in the released code; fixed: corrected", "Method"
+    )
+    fail_on_unscored: bool = option(
+        False, "exit 3 if any sample is unscored (the count is always printed)", "Output"
+    )
 
 
 def start(options: Any) -> run.Executor:

@@ -8,19 +8,7 @@ from typing import Literal
 
 from pydantic import PositiveInt
 
-from nein.config.groups import (
-    Blind,
-    Limit,
-    OnDevice,
-    Output,
-    Preset,
-    Protocol,
-    RuntimeOptions,
-    ScoreOptions,
-    Seed,
-    Threads,
-    TrackerOptions,
-)
+from nein.config.groups import Blind, Evaluation, OnDevice, Seed, Threads
 from nein.config.options import DrawnCount, Names, Options, argument, option
 from nein.datasets.negbench.registry import NANO, ROWS, TASKS, VARIANTS
 from nein.loading.errors import UserError
@@ -28,7 +16,7 @@ from nein.loading.references import Need
 
 
 @dataclass(kw_only=True)
-class EvalConfig(Preset, Limit, Protocol, Seed, Blind, RuntimeOptions, Output, ScoreOptions, TrackerOptions):
+class EvalConfig(Evaluation, Seed, Blind):
     presets = "negbench/eval-"
     default_out = "runs/negbench-PRESET"
     counted = "pictures (retrieval) or questions of a task"

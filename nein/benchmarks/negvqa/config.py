@@ -8,16 +8,7 @@ from typing import Any, Literal
 from pydantic import NonNegativeInt, PositiveInt
 
 from nein.benchmarks import config as benchmarks
-from nein.config.groups import (
-    Blind,
-    Limit,
-    Output,
-    Preset,
-    Protocol,
-    RuntimeOptions,
-    ScoreOptions,
-    TrackerOptions,
-)
+from nein.config.groups import Blind, Evaluation
 from nein.config.options import DrawnCount, Names, option
 from nein.loading.errors import UserError
 from nein.loading.references import Need
@@ -27,7 +18,7 @@ EXACT, LLM = "exact", "llm:"
 
 
 @dataclass(kw_only=True)
-class NegvqaConfig(Preset, Limit, Protocol, Blind, RuntimeOptions, Output, ScoreOptions, TrackerOptions):
+class NegvqaConfig(Evaluation, Blind):
     """Field names are the keys of a configuration file."""
 
     presets = "negvqa/eval-"

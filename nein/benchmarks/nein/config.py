@@ -10,19 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from nein.benchmarks import config as benchmarks
-from nein.config.groups import (
-    Dtype,
-    Limit,
-    Output,
-    Preset,
-    Protocol,
-    Runs,
-    RuntimeOptions,
-    Sampler,
-    ScoreOptions,
-    Seed,
-    TrackerOptions,
-)
+from nein.config.groups import Dtype, Evaluation, Runs, Sampler, Seed
 from nein.config.options import Names, Options, Paths, option
 from nein.loading.errors import UserError, match_name
 from nein.loading.references import Need
@@ -51,9 +39,7 @@ class ModelsConfig:
 
 
 @dataclass(kw_only=True)
-class EvalConfig(
-    Preset, Limit, Protocol, Seed, Sampler, RuntimeOptions, Output, ScoreOptions, TrackerOptions
-):
+class EvalConfig(Evaluation, Seed, Sampler):
     """Everything that decides an evaluation. Field names are the keys of a configuration file."""
 
     presets = "nein/eval-"
