@@ -180,7 +180,8 @@ class Folder:
         if entries.get("format", FORMAT) != FORMAT:
             raise UserError(
                 f"'{self.path}' was written by another version of nein (format {entries['format']}, not "
-                f"{FORMAT}); rerun its command with another --out."
+                f"{FORMAT}); rerun its command with another --out.",
+                "other-version",
             )
         return entries
 
@@ -201,7 +202,8 @@ class Folder:
             family = "nein" if kind == "nein" else f"nein {kind}"
             raise UserError(
                 f"'{self.path}' is a run of {kind}; this command takes runs of {self.benchmark}. "
-                f"See {family} --help for its commands."
+                f"See {family} --help for its commands.",
+                "other-benchmark",
             )
         entries = atomic.read_json(self.path / MANIFEST, self.manifest_type)
         notes = self.notes().items()
@@ -226,7 +228,8 @@ class Folder:
         if difference and not overwrite:
             raise UserError(
                 f"'{self.path}' holds {self.content_name} made with {difference}; "
-                "choose another --out, or --overwrite to discard what is there."
+                "choose another --out, or --overwrite to discard what is there.",
+                "mixed",
             )
         if difference or (before and anew):
             for path in self.path.iterdir():
@@ -251,7 +254,8 @@ class Folder:
         if difference and not overwrite:
             raise UserError(
                 f"'{self.path}' holds {Path(output).name} made with {difference}; "
-                "choose another --out, or --overwrite to make it again."
+                "choose another --out, or --overwrite to make it again.",
+                "mixed",
             )
         if difference:
             shutil.rmtree(path.parent)
@@ -279,7 +283,8 @@ class Folder:
         elif atomic.read_json(path, _MODEL)["fingerprint"] != fingerprint:
             raise UserError(
                 f"The weights or settings of '{kind}' have changed since '{self.path}' was started; choose "
-                "another --out."
+                "another --out.",
+                "changed-model",
             )
 
     def note(self, content: Mapping[str, Any]) -> None:
@@ -356,7 +361,8 @@ class Folder:
         for number in numbers:
             if not self.block_path(output, number).exists():
                 raise UserError(
-                    f"'{self.path}' lacks block {number} of {output}; rerun the command to make it."
+                    f"'{self.path}' lacks block {number} of {output}; rerun the command to make it.",
+                    "missing-block",
                 )
             yield from self.read(output, number)
 

@@ -142,7 +142,8 @@ class Executor:
                     fcntl.flock(file, kind | fcntl.LOCK_NB)
                 except BlockingIOError:
                     raise UserError(
-                        f"Another command is using '{path}'; wait until it ends, or choose another --out."
+                        f"Another command is using '{path}'; wait until it ends, or choose another --out.",
+                        "locked",
                     ) from None
                 except (ImportError, OSError):
                     pass

@@ -12,7 +12,7 @@ from nein.engine.answers import AnswerCache
 from nein.engine.folder import ANSWERS, CONTENTS, Folder
 from nein.loading.errors import UserError
 from nein.reporting import figures
-from tests.helpers.commands import exit_code
+from tests.helpers.commands import exit_code, with_code
 from tests.helpers.runs import write_block
 
 
@@ -58,7 +58,9 @@ def test_one_output_may_be_made_anew_without_the_others(tmp_path):
     for name in ("l1", "l2"):
         folder.open_output(f"scores/{name}", {"align": "crop"}, overwrite=False)
         write_block(folder, f"scores/{name}", 0, [{"value": 1.0}])
-    with pytest.raises(UserError, match="holds l1 made with align crop, not stretch"):
+    with pytest.raises(
+        UserError, match="holds l1 made with align crop, not stretch", check=with_code("mixed")
+    ):
         folder.open_output("scores/l1", {"align": "stretch"}, overwrite=False)
     folder.open_output("scores/l1", {"align": "stretch"}, overwrite=True)
     assert (folder.done("scores/l1"), folder.done("scores/l2")) == (set(), {0})
@@ -68,7 +70,7 @@ def test_one_output_may_be_made_anew_without_the_others(tmp_path):
 def test_a_block_that_is_missing_is_said_with_the_next_step(tmp_path):
     folder = opened(tmp_path / "a")
     write_block(folder, "answers", 0, [{"id": 1}])
-    with pytest.raises(UserError, match="lacks block 1 of answers; rerun the command"):
+    with pytest.raises(UserError, check=with_code("missing-block")):
         list(folder.rows("answers", [0, 1]))
 
 
@@ -77,7 +79,7 @@ def test_every_command_is_remembered_and_a_folder_of_another_version_left_alone(
     folder.open({}, {"invocation": {"started": "2026-01-02T00:00:00"}}, overwrite=False)
     assert [call["started"][:10] for call in folder.manifest()["invocations"]] == ["2026-01-01", "2026-01-02"]
     folder.update(format=1)
-    with pytest.raises(UserError, match=r"another version of nein \(format 1, not"):
+    with pytest.raises(UserError, check=with_code("other-version")):
         opened(tmp_path / "a", overwrite=True)
     with pytest.raises(UserError, match=r"another version of nein \(format 1, not 7\); rerun its command"):
         folder.manifest()
@@ -92,7 +94,7 @@ def test_a_run_of_another_benchmark_is_named_with_what_to_do(tmp_path):
 
     Answers(tmp_path).open({}, {}, overwrite=False)
     assert Answers(tmp_path).manifest()["benchmark"] == Folder(tmp_path).manifest()["benchmark"] == "negvqa"
-    with pytest.raises(UserError, match=r"is a run of negvqa.* takes runs of nein. See nein negvqa --help"):
+    with pytest.raises(UserError, check=with_code("other-benchmark")):
         Edits(tmp_path).manifest()
 
 

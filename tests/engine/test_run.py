@@ -26,6 +26,7 @@ from nein.loading.weights import ALIGNMENT, align
 from tests.engine import squares
 from tests.engine.squares import BLOCKS, COUNT, SIZE, Squarer, results, start, two_stages
 from tests.helpers import forks
+from tests.helpers.commands import with_code
 from tests.helpers.runs import write_block
 
 
@@ -149,7 +150,7 @@ def test_weights_that_were_replaced_are_noticed_before_a_row_is_written(folder):
         fingerprint = "squarer-2"
 
     model = Model("squarer", Other, lambda made: {"model": (made.fingerprint, made.describe())})
-    with pytest.raises(UserError, match="of 'model' have changed"):
+    with pytest.raises(UserError, check=with_code("changed-model")):
         compute(folder, model=model)
     assert folder.done("squares") == {0, 1}
 
@@ -309,7 +310,7 @@ def test_a_second_command_is_refused_while_the_first_lives_and_shares_go_togethe
         time.sleep(0.01)
     for shared in (False, True):
         with (
-            pytest.raises(UserError, match="Another command is using"),
+            pytest.raises(UserError, check=with_code("locked")),
             Executor("cpu", share=(0, 1 + shared)).locked([folder]),
         ):
             pass
@@ -318,7 +319,7 @@ def test_a_second_command_is_refused_while_the_first_lives_and_shares_go_togethe
     share = Executor("cpu", share=(0, 2))
     with share.locked([folder]), share.locked([folder]):
         with (
-            pytest.raises(UserError, match="Another command is using"),
+            pytest.raises(UserError, check=with_code("locked")),
             Executor("cpu").locked([folder]),
         ):
             pass

@@ -19,6 +19,11 @@ ROOT = Path(__file__).resolve().parents[2]
 PLUGINS = ROOT / "tests" / "plugins"
 
 
+def with_code(code):
+    """For `pytest.raises(UserError, check=with_code("locked"))`: sentences may change, codes do not."""
+    return lambda error: error.code == code
+
+
 class Outcome(NamedTuple):
     """Exit code and what the command printed."""
 
