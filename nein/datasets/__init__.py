@@ -13,8 +13,7 @@ Record = TypeVar("Record")
 
 
 def read_records(rows: Iterable[Row], make: Callable[[Row], Any], source: str) -> tuple[Any, ...]:
-    """The record of every row, which `make` returns, or raises ValueError saying what is wrong with the row.
-    Raises UserError naming every problem at once, and without any row."""
+    """Makes a record of every row. Raises UserError with every ValueError of `make`, or without rows."""
     problems, records = Problems(), Row()
     for number, row in enumerate(rows, start=1):
         try:
@@ -32,8 +31,8 @@ def read_records(rows: Iterable[Row], make: Callable[[Row], Any], source: str) -
 
 
 def interleave_sources(records: Iterable[Record], image: Callable[[Record], Hashable]) -> tuple[Record, ...]:
-    """The first record of every image, then the second of every image, and so on, each in the order of the
-    file: the first N records are of as many images as can be, and are among the first N + 1."""
+    """The first record of every image, then every second one, ..., in file order. The first N records have
+    the most images possible, and are among the first N + 1."""
     counts: Counter[Hashable] = Counter()
     ranked = []
     for record in records:

@@ -21,8 +21,7 @@ Box = tuple[float, float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One annotated object, or (`crowd`) a region that holds many of a category. box: x, y, width, height in
-    pixels. polygons: the lists of `segmentation`; a run-length mask has none."""
+    """One annotated object, or a region of several (`crowd`). box: x, y, width, height in pixels."""
 
     category: str
     box: Box | None = None
@@ -74,8 +73,8 @@ _INSTANCES = record({"annotations": list[_OBJECT], "categories": list[_CATEGORY]
 def read(
     *, captions: Path | None = None, instances: Path | None = None, folder: Path | None = None
 ) -> Annotations:
-    """Reads a caption file, an instance file, or both; the images are those of the instance file then.
-    folder: of the images, by default that of the list. Raises UserError naming file and entry."""
+    """Reads captions, instances (which then list the images), or both. folder: of the images, by default the
+    list's. Raises UserError naming file and entry."""
     listing = instances or captions
     assert listing is not None, "a caption file or an instance file"
     caption_file: Row = atomic.read_json(captions, _CAPTIONS) if captions else {}
@@ -108,8 +107,7 @@ def read(
 
 
 def iter_images(path: Path) -> Iterator[CaptionedImage]:
-    """The image of every line of a JSONL file, `image` with its `captions`, a text or a list of texts; file
-    names are relative to its folder. Raises UserError."""
+    """The images of a JSONL file with `image`, relative to the file, and `captions`. Raises UserError."""
     for number, row in atomic.iter_lines(path):
         name, captions = row.get("image"), row.get("captions", [])
         if not (name and isinstance(name, str)):

@@ -31,16 +31,14 @@ def reference(source: str) -> Reference | None:
 
 
 def version(data: Reference) -> str:
-    """Changes with the files: the commit of a data set in the hub's cache ("" of one that is not there yet);
-    of a folder over the names, sizes and times of its files."""
+    """The commit in the hub's cache ("" before the download), or a hash of a folder's names, sizes, times."""
     if (folder := Path(data.name)).is_dir():
         return json_digest({"files": sorted(map(atomic.stamp, folder.rglob("*.*")))})[:12]
     return cached_commit(data.name, data.revision, "dataset")
 
 
 def read(data: Reference, split: str, configuration: str | None = None) -> Any:
-    """A split ("all": every one), downloaded on first use: its `column_names`, rows as mappings. An image is
-    {"bytes": ..., "path": ...}, the file as it is. Raises UserError."""
+    """Loads a split ("all": every one); an image cell is {"bytes": ..., "path": ...}. Raises UserError."""
     try:
         import datasets
         from datasets.exceptions import DatasetsError

@@ -53,8 +53,7 @@ def category_of(subset: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One question with its negation. source: names the image, which several may be about; options: texts
-    behind A, B, ...; `questions` and `answers` (letters) by variant."""
+    """One question with its negation. source: the image's name; questions, answers (letters): by variant."""
 
     id: str
     subset: str
@@ -122,8 +121,8 @@ def load(
 
 
 def read_source(source: str, split: str) -> tuple[Iterable[Row], Row, Path | None]:
-    """Rows of "hub:OWNER/NAME[@REVISION]" or of a .jsonl, .csv or .tsv file, one by one, for images may be in
-    them; what they are of; the folder of images that they name. Raises UserError."""
+    """(rows, origin, image folder) of "hub:OWNER/NAME[@REVISION]" or of a .jsonl, .csv or .tsv file. Yields
+    rows one at a time, since they may hold images. Raises UserError."""
     if reference := hub.reference(source):
         return hub.read(reference, split), {"kind": "hub", **reference._asdict(), "split": split}, None
     file = expand_user(source)
@@ -134,8 +133,8 @@ def read_source(source: str, split: str) -> tuple[Iterable[Row], Row, Path | Non
 
 
 def answers(path: Path, items: Iterable[Item]) -> dict[str, dict[str, str]]:
-    """Question id -> variant -> answer, of a .csv with the columns index, original and negated, of any of the
-    questions, or of the log of another harness; an empty cell is no answer. Raises UserError."""
+    """Question id -> variant -> answer, of a .csv (index, original, negated; empty: no answer) or of another
+    harness's log. Raises UserError."""
     if path.suffix in harness.LOGS:
         return _read_log(path, items)
     columns, ids, texts = ("index", *VARIANTS), {item.id for item in items}, {}
@@ -189,8 +188,7 @@ def _item(row: Row, names: Mapping[str, str], letters: Sequence[str], folder: Pa
 
 
 def _source(picture: Path, cell: Any) -> str:
-    """A name for an image: the file as the record names it, or a hash of its bytes. Of a file named from the
-    root, its last name and a hash of the whole one, which nobody else need know."""
+    """The image's name: the file in the record (an absolute one: last part and hash), else a content hash."""
     if (named := _file_name(cell)) is None:
         return picture.name[:20]
     name = posixpath.normpath(named)
@@ -200,8 +198,7 @@ def _source(picture: Path, cell: Any) -> str:
 
 
 def read_image(cell: Any, folder: Path | None) -> Path:
-    """A file below `folder`, or one of the user's cache with the bytes that a record holds. Raises ValueError
-    saying what is wrong, for instance a name that leads out of the folder."""
+    """The image's file below `folder`, or in the cache if the record holds bytes. Raises ValueError."""
     if (name := _file_name(cell)) is not None:
         if folder is None:
             raise ValueError("whose image is a file name; pass the folder of the images as --images")

@@ -221,8 +221,7 @@ def records_hash(samples: Iterable[Sample]) -> str:
 
 
 def validate_images(samples: Iterable[Sample], source: str, full: bool = False) -> None:
-    """Raises UserError naming every missing or unreadable image, by its header or, with `full`, by decoding
-    it; for training and `nein data check`. In an evaluation their samples are unscored."""
+    """Raises UserError naming every missing or unreadable image. full: decodes more than the header."""
     from nein.engine.images import ImageError, decode, probe
 
     problems, checked = Problems(), set[Path]()
@@ -297,8 +296,7 @@ def _interleave(data: Dataset, families: Sequence[str]) -> Dataset:
 
 
 def lay_out_hub(data: hub.Reference, split: str, columns: Mapping[str, str], cache: Path) -> Path:
-    """Lays a data set of the hub out officially below `cache`, once; returns that folder. An image cell is
-    `{"bytes": ..., "path": ...}`, written as it is. Raises UserError when a column is missing."""
+    """Writes a hub data set in the official layout below `cache`, once; returns it. Raises UserError."""
     if not hub.version(data):
         hub.read(data, split)  # downloaded now, so that there is a version
     facts = {"name": data.name, "version": hub.version(data), "columns": columns}
@@ -338,10 +336,8 @@ def lay_out_hub(data: hub.Reference, split: str, columns: Mapping[str, str], cac
 
 
 def rephrase_samples(data: Dataset, labels: Sequence[str]) -> Dataset:
-    """Every sample with a sentence of one of the families, drawn by the sample's id among those that can be
-    said of it; `origin` counts those of which none can. Where the object must stay, the target is the sample
-    itself. Data that know every thing of an image have families of their own. Raises UserError.
-    """
+    """Every sample with a sentence of one of the families, drawn by the sample's id; `origin` counts samples
+    that no family fits. Where the object must stay, the target is the sample. Raises UserError."""
     if families.MINIMAL_PAIRS in labels:
         return _minimal_pairs(data, labels)
     for label in labels:
@@ -372,8 +368,8 @@ def rephrase_samples(data: Dataset, labels: Sequence[str]) -> Dataset:
 
 
 def _minimal_pairs(data: Dataset, labels: Sequence[str]) -> Dataset:
-    """Four samples in place of every plain or implicit one: its sentence and that without the denial, of the
-    image with the object and of the one without it. The target is what the sentence says."""
+    """Four samples per plain or implicit one: sentence affirmed or denied, object present or absent; the
+    target is what the sentence says."""
     if len(labels) > 1:
         raise UserError(f"--families {families.MINIMAL_PAIRS} excludes all other families; pass it alone.")
     cells = []

@@ -124,8 +124,7 @@ class ShardStage(Stage):
 
 
 def make(kind: Callable[[Any], Maker], config: Any, executor: Executor) -> str | None:
-    """Does what is left of the stages; a summary if the data set was finished. Raises UserError, EditorError
-    or MetricError."""
+    """Runs the remaining stages; returns the summary of a finished data set, else None. Raises UserError."""
     maker = kind(config)
     steps = maker.steps(executor.device)
     with executor.locked([maker.folder]):
@@ -214,8 +213,8 @@ def image_folder(folder_name: str | None, default: Path) -> Path:
 
 
 def iter_captioned(path: Path, suffixes: Iterable[str] = PICTURE_SUFFIXES) -> Iterator[coco.CaptionedImage]:
-    """Captioned images of COCO's JSON, of JSON lines with `image` and `captions`, or of a folder with X.txt
-    beside X.jpg at any depth, as img2dataset writes CC12M. suffixes: of its images. Raises UserError."""
+    """Captioned images of COCO's JSON, of JSON lines, or of a folder with X.txt beside X.jpg at any depth, as
+    img2dataset writes CC12M. Raises UserError."""
     if path.is_dir():
         for file in sorted(path.rglob("*")):
             if file.suffix.lower() in suffixes:

@@ -84,8 +84,7 @@ class Choice:
 
 
 def load(config: ConversionConfig) -> Listing[Choice]:
-    """The questions of `--source`: nano, hub:OWNER/NAME[@REVISION], or a .jsonl, .csv or .tsv file. Raises
-    UserError for one that cannot be read, and when no record can be used."""
+    """The questions of `--source`. Raises UserError for an unreadable source or without a usable record."""
     for key in config.columns:
         if key not in FIELDS and key not in LETTERS:
             raise unknown("field of --columns", key, [*FIELDS, "A", "B", "C", "D"])
@@ -204,8 +203,7 @@ class PrintedVerdict(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Negation:
-    """`state` is one of the words above; `question` the negation (NEGATED only); `reason` says why not;
-    `kind`, of FAILED, which kind of failure, for counting."""
+    """The outcome of one question. question: the negation (NEGATED only); kind: of failure (FAILED only)."""
 
     id: str
     state: str
@@ -315,8 +313,7 @@ class NegvqaMaker(maker.Maker):
         }
 
     def write(self, outcomes: Sequence[tuple[Choice, Negation]]) -> list[Row]:
-        """Writes images, questions and records; the questions, in NegVQA's layout: two options, and both
-        questions with the letters that are right."""
+        """Writes images, questions and records; returns the questions in NegVQA's layout."""
         seed, out = self.config.seed, self.folder.path
         negatable = [item for item, negation in outcomes if negation.state == NEGATED]
         wrong = {item.id: wrong_option(item, seed) for item, _ in outcomes if not item.problem}
@@ -346,8 +343,7 @@ class NegvqaMaker(maker.Maker):
         return questions
 
     def keep(self, item: Choice, copies: dict[str, str]) -> str:
-        """Name below OUT of an item's image, copied unless it is there; equal images are one file. kept: hash
-        -> name."""
+        """Copies an item's image below OUT once per content (copies: hash -> name); returns its name."""
         assert item.picture is not None, "an item without an image is not usable"
         content = item.picture.read_bytes()
         digest = hashlib.sha256(content).hexdigest()
@@ -376,8 +372,8 @@ def wrong_option(item: Choice, seed: int) -> str:
 
 
 def balance_letters(items: Sequence[Choice], seed: int) -> list[str]:
-    """The letter, A or B, that is right for each original question (the other is right for the negated one):
-    in every subset as many A as B, or one more of either, whatever the order of the items."""
+    """The right letter of each original question: as many A as B in every subset (or one more of either),
+    independent of the order of the items."""
     subsets: dict[str, list[str]] = defaultdict(list)
     for item in items:
         subsets[item.subset].append(item.id)
@@ -390,8 +386,8 @@ def balance_letters(items: Sequence[Choice], seed: int) -> list[str]:
 
 
 def draw_as_notebook(items: Sequence[Choice], seed: int) -> tuple[dict[str, str], list[str]]:
-    """(id -> wrong option, letters) of negated questions in file order, by the one random sequence of the
-    authors' notebook. Source: https://github.com/yuhui-zh15/NegVQA (0e4218b), add_negation.ipynb."""
+    """(id -> wrong option, letters) in file order, by the random sequence of the authors' notebook.
+    Source: https://github.com/yuhui-zh15/NegVQA (0e4218b), add_negation.ipynb."""
     rng = random.Random(seed)
     wrong, drawn = {}, []
     for item in items:
@@ -431,8 +427,8 @@ CHECK = Table(
 
 
 def figures(rows: Sequence[labels.Labelled]) -> Iterator[Figure]:
-    """Of every rater the share of right conversions with its exact 95 % interval, and the wrong ones by kind
-    (task "check"); and how far raters agree on right or wrong, whatever the kind."""
+    """Per rater the share of right conversions with its exact 95 % interval and the counts of errors by kind
+    (task "check"); and the raters' agreement on right or wrong."""
     for rater in dict.fromkeys(row["rater"] for row in rows):
         verdicts = Counter(row[QUESTION.key] for row in rows if row["rater"] == rater)
         hits = [1.0] * verdicts[RIGHT] + [0.0] * sum(verdicts[kind] for kind in ERRORS)

@@ -68,8 +68,7 @@ def concepts(split: str, scenes: int, world: World = NANO) -> tuple[Concepts, ..
 def tasks(
     split: str = "val", scenes: int | None = None, seed: int = 0, world: World = NANO
 ) -> tuple[RetrievalTask, ChoiceTask]:
-    """Every scene with its captions, original and negated by prefix or suffix; up to three questions about
-    every scene that shows two things."""
+    """Retrieval over all scenes, and up to three questions about every scene with two objects."""
     scenes, wording = scenes or SCENES[split], WORDING[world.wording]
     images = concepts(split, scenes, world)
     pairs = [p for c in images if (p := sentences.retrieval_items(c, seed, captions=CAPTIONS))]
@@ -92,8 +91,7 @@ def negcap(
     wordings: Sequence[str] = ("code",),
     originals: int = 0,
 ) -> tuple[RetrievalItem, ...]:
-    """Three negated captions per scene, as CC12M-NegCap, each scene in one of the wordings at random.
-    originals: so many captions per scene besides that deny nothing."""
+    """Three negated captions per scene, as CC12M-NegCap, in a random wording; and `originals` plain ones."""
     items = []
     for image in concepts(split, scenes or SCENES.get(split, 1), world):
         item = sentences.training_captions(image, seed)
@@ -111,8 +109,8 @@ def negmcq(
     wordings: Sequence[str] = ("code",),
     hard: bool = False,
 ) -> tuple[Question, ...]:
-    """One question per scene with shuffled options, as CC12M-NegMCQ, in one of the wordings at random; of
-    several, every other question has no full stops. hard: a second question (`caption_question`)."""
+    """One question per scene, as CC12M-NegMCQ, in a random wording; with several wordings every other one
+    lacks full stops. hard: adds `caption_question`."""
     questions: list[Question | None] = []
     for image in concepts(split, scenes or SCENES.get(split, 1), world):
         wording = stream(seed, image.id, "wording").choice(list(wordings))
@@ -127,8 +125,8 @@ def negmcq(
 
 
 def caption_question(image: Concepts, seed: int, wording: str) -> Question | None:
-    """Which of four captions is true? One caption with four sentences that affirm or deny an object; the
-    right one does either by equal chances. None without a present or two absent objects."""
+    """Which of four captions is true? One caption with four claims; the right claim affirms or denies,
+    evenly. None without a present or two absent objects."""
     if not image.captions or not image.positives or len(image.negatives) < 2:
         return None
     rng = stream(seed, image.id, "caption-question")

@@ -27,8 +27,8 @@ PAIRS = 300  # pairs of drawn scenes when no number is asked for
 
 @dataclass(frozen=True)
 class DataSet:
-    """All tasks found over the same images: the selection must not decide who shares a batch. Questions
-    are in the order of `interleave_sources`, but those that have to be right together stay together."""
+    """All tasks over the same images: a selection must not decide who shares a batch. Questions are in the
+    order of `interleave_sources`, except groups that must be right together."""
 
     name: str
     title: str

@@ -53,8 +53,7 @@ POSITIONS: Mapping[str, tuple[str | None, ...]] = {
 
 
 def iter_rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """(line in which it ends, cells) of every row of a CSV file with the columns `needed`; tabs separate the
-    cells where the header has one, else commas. Raises UserError, naming file and line."""
+    """Yields (last line, cells) per CSV row, split at tabs if the header has one. Raises UserError."""
     csv.field_size_limit(LIMIT)
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -86,8 +85,7 @@ def iter_rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, dict[str
 
 
 def read_retrieval(path: Path, kind: str = records.ORIGINAL) -> tuple[RetrievalItem, ...]:
-    """The items of a retrieval file, also those without a caption or with an empty one: the released script
-    for paraphrasing loses some. Raises UserError."""
+    """Reads a retrieval file; captions may be missing, as in the released paraphrases. Raises UserError."""
     items = []
     for location, row, fields in _rows(path, ("filepath", "captions")):
         captions = strings(row["captions"], f"{location}, captions")
@@ -116,8 +114,7 @@ def read_questions(path: Path, layout: str = "real") -> tuple[Question, ...]:
 
 
 def _rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[str, dict[str, str], Row]]:
-    """(file and line, cells, fields that all records have) of each; `needed` begins with the image's column.
-    An id is the image's name, "000000000139.jpg", from its second row on "000000000139.jpg#2"."""
+    """Yields (file and line, cells, shared fields). The id is the image's name; a second row gets "#2"."""
     rows = []
     for line, cells in iter_rows(path, needed):
         location = f"'{path}', line {line}"
@@ -217,8 +214,7 @@ def write(
 
 
 def short_names(references: Iterable[str]) -> dict[str, str]:
-    """Reference -> the shortest end of its path that no other one has: mostly the file name, else
-    "patient7/study1/view1_frontal.jpg". What stands before it depends on the machine."""
+    """Reference -> the shortest unique end of its path: "dog.jpg", or "patient7/study1/view1_frontal.jpg"."""
     ends: dict[str, list[str]] = {}
     for name in dict.fromkeys(references):
         parts = records.path_parts(name) or (name,)
@@ -289,8 +285,7 @@ def _template(word: str, location: str) -> str | None:
 
 
 def strings(text: str, location: str) -> tuple[str, ...]:
-    """The strings of a list cell, "['a', 'b']". One without commas, as NumPy prints, is refused: Python would
-    join its strings."""
+    """Parses a list cell, "['a', 'b']". Refuses NumPy's form without commas: Python would join strings."""
     try:
         value, count = ast.literal_eval(text.strip()), None
         if _SIDE_BY_SIDE.search(text):

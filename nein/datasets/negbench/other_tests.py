@@ -36,8 +36,7 @@ _PAIR = {"image_0": str, "image_1": str, "caption_0": str, "caption_1": str}
 
 
 def read(reader: str, path: Path, protocol: str) -> tuple[Question, ...]:
-    """The questions of a file, of pairs of a reader "NAME-asked" those that ask. Raises UserError, naming
-    file and item."""
+    """The questions of a file; "NAME-asked" asks yes-no questions about pairs. Raises UserError."""
     questions: list[Question] = []
     for item in READERS[reader.removesuffix("-asked")](path, protocol):
         if isinstance(item, Question):
@@ -113,8 +112,7 @@ def valse(path: Path, protocol: str) -> Iterator[Question]:
 
 
 def cc_neg(path: Path, protocol: str) -> Iterator[Question]:
-    """CC-Neg: a torch file of which the last 40,000 items are for evaluation. Commas of the negation go by
-    `protocol`: docs/reference/quirks.md."""
+    """CC-Neg: the last 40,000 items of a torch file. `protocol` decides on commas (quirks.md)."""
     import torch
 
     try:
@@ -180,8 +178,7 @@ def beaf(path: Path, protocol: str) -> Iterator[Question]:
 
 
 def naturalbench(path: Path, protocol: str) -> Iterator[Question]:
-    """NaturalBench: [question, image, answer, type], four for a pair of images: each question about the
-    first and the second. Fours are read in which a question or an option denies."""
+    """NaturalBench: four rows [question, image, answer, type] per pair of images. Fours with a denial."""
     questions = []
     for name, row in _items(path, list, list[str]):
         if len(row) != 4:
@@ -232,8 +229,7 @@ def scope(path: Path, protocol: str) -> Iterator[Pair]:
 
 
 def nein(path: Path, protocol: str) -> Iterator[Pair]:
-    """NeIn's annotations: the image with the object and a sentence that affirms it, the source image and
-    the sample's own sentence; of families in `families.DENYING`."""
+    """NeIn: the sample with the affirmed sentence, the source image with the sample's own sentence."""
     for sample in load_folder(path.parent, split=path.stem).samples:
         if (sample.family or "plain") in families.DENYING:
             files = sample.sample_path, sample.source_path

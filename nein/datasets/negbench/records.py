@@ -37,8 +37,8 @@ Group = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class RetrievalItem:
-    """One image or video with its captions of one kind. The k-th original and the k-th negated caption are
-    a pair where there are as many of both; a released file may have lost some."""
+    """One image or video with its captions of one kind. The k-th original and the k-th negated caption are a
+    pair if there are equally many; released files may have lost some."""
 
     id: str  # unique in its kind, the same in both
     image: str
@@ -375,8 +375,8 @@ def video_frames(path: Path) -> list[np.ndarray]:
 
 
 def _length(path: Path) -> int:
-    """How many frames can be decoded: containers may be wrong about it. Raises ImageError for none, and for a
-    file that ends before what its index names (a clip cut out of a video holds frames that are not shown)."""
+    """Counts the decodable frames, since containers may be wrong. Raises ImageError for none, and for a file
+    that ends before its index does; a clip may hold frames that are not shown."""
     import av
 
     with av.open(str(path)) as container:

@@ -172,8 +172,8 @@ def options(
 def evaluation_questions(
     image: Concepts, seed: int, rules: Rules = CODE, *, count: int = 3, single: bool = False
 ) -> list[Question]:
-    """Up to `count` questions about one image, one per absent object; the right option stands first, as
-    released. An image needs two positives or, if `single` (medical images), one, affirmed alone."""
+    """Up to `count` questions, one per absent object, the right option first, as released. An image needs two
+    positives, or one if `single` (medical images)."""
     if len(image.positives) < (1 if single else 2):
         return []
     rng = stream(seed, image.id, "mcq")
@@ -190,9 +190,8 @@ def evaluation_questions(
 def questions_as_filed(
     image: Concepts, seed: int, rules: Rules = CODE, *, count: int = 1, single: bool = False
 ) -> list[Question]:
-    """`count` questions as in the released COCO and VOC files, which the released script does not draw: all
-    objects anew for every question, the hybrid options about the object that the wrong negation denies.
-    single: ask about an image with one object, too, by a negation or a hybrid, as VOC's file does."""
+    """`count` questions as in the released COCO and VOC files: all objects are drawn anew per question,
+    hybrids name the object that the wrong negation denies. single: also VOC's questions about one object."""
     if len(image.positives) < (1 if single else 2) or not image.negatives:
         return []
     rng, questions = stream(seed, image.id, "mcq-filed"), []
@@ -251,8 +250,8 @@ def medical_questions(
 
 
 def training_question(image: Concepts, seed: int, rules: Rules = CODE) -> Question | None:
-    """One question with shuffled options; None where nothing is present or absent. With one positive,
-    "features {A}." replaces "features {A} and {B}.", as `modified_positive` in the released code."""
+    """One question with shuffled options, or None without a present or an absent object. With one positive,
+    "features {A}." replaces "features {A} and {B}." (`modified_positive`)."""
     present = image.positives or ((NOTHING,) if rules.protocol == "paper" else ())
     if not present or not image.negatives:
         return None
@@ -284,8 +283,7 @@ def _question(
 def retrieval_items(
     image: Concepts, seed: int, rules: Rules = CODE, captions: int | None = None
 ) -> tuple[RetrievalItem, RetrievalItem] | None:
-    """The original and the negated item of an image, or None for one without captions or absent objects.
-    captions: how many are used (default all)."""
+    """The original and the negated item of the first `captions`; None without captions or absent objects."""
     chosen = image.captions[:captions]
     if not chosen or not image.negatives:
         return None
@@ -358,9 +356,8 @@ class Concepts:
 def add_negatives(
     images: Sequence[Concepts], count: int = NEGATIVES, *, screened: bool = True
 ) -> Iterator[Concepts]:
-    """The images of an annotated set with at most `count` absent objects: those most often seen with the
-    present ones in this set; ties: seen in more images, then the alphabet. screened: an object named in a
-    caption and not annotated is passed over; released files deny it in 162 of COCO's 5,000."""
+    """Adds up to `count` absent objects per image: those most often seen with its present ones; ties: the
+    more frequent, then the alphabet. screened: skips objects that a caption names (162 of COCO's 5,000)."""
     showing: Counter[str] = Counter()  # in how many images an object is
     together: dict[str, Counter[str]] = {}  # object -> in how many of its images each other one is
     for image in images:

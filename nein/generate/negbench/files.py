@@ -40,8 +40,7 @@ BAD_FILE = "the annotation cannot be read"
 
 
 def load_images(config: NegbenchConfig) -> Listing[Concepts]:
-    """The images of `--source`, each id once. Raises UserError for a source that cannot be read, or without
-    an image."""
+    """The images of `--source`, each id once. Raises UserError for an unreadable or empty source."""
     images: dict[str, Concepts] = {}
     notes = Counter[str]()
     for image in _read(config):
@@ -257,8 +256,7 @@ class NegbenchMaker(Maker):
         return "\n".join(lines) + "\n", {"facts": facts}
 
     def write(self) -> Row:
-        """Writes OUT/dataset and OUT/unusable.jsonl; returns the facts that the card states. Raises UserError
-        when not one item or question came out."""
+        """Writes OUT/dataset and OUT/unusable.jsonl; returns the card's facts. Raises UserError if empty."""
         config, number = self.config, 0
         counts = {key: Counter[str]() for key in ("unusable", "dropped", "refused_paraphrases")}
         types = Counter[str]()
@@ -310,8 +308,7 @@ class NegbenchMaker(Maker):
         }
 
     def images(self) -> Iterator[tuple[Concepts, Reworded | None]]:
-        """Every wanted image in order, with its paraphrases where there are any; both of a pair with their
-        source."""
+        """Every selected image with its paraphrases, if any; both images of a pair with their source."""
         selected = {self.listing.records[index].id for index in self.blocks.indices}
         for shard in self.blocks.numbers:
             rows = {}

@@ -127,8 +127,7 @@ def extract(
 
 
 def validate(client: Client, images: Sequence[Concepts]) -> list[Concepts]:
-    """The images, with a problem where the model does not take both lists of objects for such. Neither yes
-    nor no counts as no, as released. The client should ask at temperature 0."""
+    """Marks images whose object lists the model rejects; no clear yes is a no. Ask at temperature 0."""
     usable = [image for image in images if not image.problem]
     prompts = [
         f"{[*names]}\n\nIs every entry of this list the name of a thing or of a concept, and nothing "

@@ -30,8 +30,8 @@ Looked = tuple[Concepts, np.ndarray | str]  # an image, and its pixels or why th
 
 @dataclass(frozen=True)
 class PairPlan:
-    """A pair to be made. objects: in both images; extra: in the second only; other: in neither, if there is
-    one; start: (H, W, 3) uint8, what an editor starts from, None where both are drawn."""
+    """A pair to make. objects: in both images; extra: in the second; other: in neither, or "". start:
+    (H, W, 3) uint8, an editor's input; None where both are drawn."""
 
     id: str
     caption: str
@@ -67,8 +67,8 @@ class EditorMaker:
 
 
 class TextMaker:
-    """A text-to-image pipeline of diffusers (a folder or hub id, safetensors only) draws both images, in its
-    own size and from the same noise, so that they are alike. Raises EditorError or UserError."""
+    """Draws both images by a text-to-image pipeline of diffusers (safetensors only) from the same noise, so
+    that they are alike. Raises EditorError or UserError."""
 
     def __init__(self, name: str, *, steps: int, device: str, dtype: str) -> None:
         import torch
@@ -152,8 +152,7 @@ class PairTools:
 
 
 def plan_edit(looked: Looked, vocabulary: Sequence[str], seed: int) -> PairPlan | str:
-    """What is added to a captioned image: an object of the vocabulary that it is not said to show; or why
-    there is no plan."""
+    """Plans the addition of an object that the image is not said to show; or says why there is no plan."""
     image, picture = looked
     if image.problem or not image.captions or not image.positives:
         return image.problem or "no caption or no object"
@@ -212,8 +211,7 @@ def _images(plan: PairPlan, pair: Pictures, folder: Path, *, note: str) -> list[
 
 @dataclass(frozen=True)
 class Verifier:
-    """A detector and how it is read: `{object}` of the query is the name; wanted: absent objects that an
-    image should have (protocol "paper")."""
+    """A detector with its query ("{object}" is the name). wanted: absent objects per image ("paper")."""
 
     detector: Any
     query: str
@@ -229,8 +227,7 @@ class Verifier:
         return dict(self.detector.describe())
 
     def present(self, images: Sequence[np.ndarray], names: Sequence[Sequence[str]]) -> list[dict[str, bool]]:
-        """Which of the names are seen, per image. Raises UserError where "paper" needs labels that the
-        detector lacks."""
+        """Name -> whether it is seen, per image. Raises UserError for a detector without labels ("paper")."""
         labels = [[self.query.format(object=name) for name in row] for row in names]
         detections = self.detector.detect(images, labels, self.threshold)
         field = "named" if self.protocol == "paper" else "score"
@@ -249,8 +246,7 @@ class Verifier:
 
 
 def verify(verifier: Verifier, images: Sequence[Looked], *, positives: bool) -> list[Concepts]:
-    """The images without the absent objects that are there after all and, with `positives`, without the
-    present ones that are not found."""
+    """Drops absent objects that the detector finds and, with `positives`, present ones that it misses."""
     results: dict[str, Concepts] = {}
     usable: dict[str, np.ndarray] = {}
     as_released = verifier.protocol == "paper"

@@ -26,8 +26,7 @@ VERDICT = 64  # tokens of an answer whether a list is one; the released code ask
 
 
 class NegbenchStage(ShardStage):
-    """A shard whose language model gave no answer (a timeout, a refusal) is done again, and with it what was
-    made of it."""
+    """Redoes a shard and all stages after it if the language model gave no answer (timeout, refusal)."""
 
     kind = "llm"
 
@@ -240,8 +239,7 @@ def parts(record: RetrievalItem | Question) -> list[tuple[str, str]]:
 
 
 def apply_paraphrases(tasks: Tasks, texts: Mapping[str, str | None]) -> Tasks:
-    """The tasks in other words, by the ids of `parts`, without records that hold a refused sentence; a stem
-    gets the end "_rephrased"."""
+    """The paraphrased tasks, by the ids of `parts`; records with a refused sentence are dropped."""
     reworded: Tasks = {}
     for stem in REPHRASED:
         for record in tasks.get(stem, ()):

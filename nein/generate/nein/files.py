@@ -70,8 +70,7 @@ class Way:
 
 
 class NeinMaker(Maker):
-    """A build of NeIn. Once finished: records, of every wanted source image, of stage "clauses"; ways, of
-    their candidates, in order; splits, the accepted ones."""
+    """A build of NeIn. records: rows of stage "clauses"; ways: their candidates; splits: accepted ones."""
 
     config: BuildConfig
     stages = (Clauses, Generate, Match, Ask)
@@ -148,8 +147,7 @@ class NeinMaker(Maker):
     # --- files -----------------------------------------------------------------------------
 
     def write(self) -> None:
-        """OUT/candidates.jsonl (per image what was asked and what is missing, then its candidates), and the
-        data set."""
+        """Writes OUT/candidates.jsonl (each image, then its candidates) and the data set."""
         ways, lines = iter(self.ways), list[Row]()
         for record in self.records:
             lines.append({"image": record["id"], **{k: record[k] for k in ("problem", "queried", "lost")}})
@@ -174,8 +172,7 @@ class NeinMaker(Maker):
         return digest.hexdigest()
 
     def _write_split(self, split: str, ways: Sequence[Way]) -> None:
-        """OUT/dataset: `<split>.json`, written last, `coco_for_<split>/` and `nein_<split>/`. Source images
-        are copied byte for byte, samples linked where the file system allows it."""
+        """Writes the official layout, `<split>.json` last; copies sources, hard-links samples if possible."""
         root = atomic.make_folder(self.folder.path / "dataset")
         listing, folders = root / f"{split}.json", (root / f"coco_for_{split}", root / f"nein_{split}")
         listing.unlink(missing_ok=True)
@@ -233,8 +230,7 @@ class NeinMaker(Maker):
         }
 
     def write_card(self, facts: Row) -> None:
-        """OUT/card.json and card.png (examples of accepted samples and of every objection, source beside
-        sample), the card with the PNG in OUT/dataset."""
+        """Writes card.json and card.png (examples per verdict); README.md and the PNG into OUT/dataset."""
         atomic.write_json(self.folder.path / "card.json", facts)
         atomic.write_text(self.folder.path / "dataset" / "README.md", card(facts))
         rows = []

@@ -50,8 +50,7 @@ class Source:
 
 
 def load_sources(config: BuildConfig) -> Listing[Source]:
-    """The images of `--source`. Raises UserError for a list that cannot be read, and when not one of the
-    images is there."""
+    """The images of `--source`. Raises UserError for an unreadable list, and if none of the images exists."""
     if config.source == "nano":
         return _draw_sources(config.scenes)
     path = expand_user(config.source or "")
@@ -345,8 +344,8 @@ Candidates = Sequence[Row]
 def match(
     candidates: Candidates, images: Sequence[np.ndarray], matcher: Any, *, above: float, protocol: str
 ) -> list[Row]:
-    """Filter 1: a row per candidate with the cosine of the image and a text, that the caption holds and the
-    object is there (algorithm 2), accepted if it is above `above`."""
+    """Filter 1 (algorithm 2): accepts an image whose cosine with "CAPTION. This image has a X." is above
+    `above`."""
     texts = []
     for item in candidates:
         caption = item["caption"]

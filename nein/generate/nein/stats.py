@@ -60,8 +60,7 @@ class Counts:
 
 
 def count(rows: Sequence[tuple[str, str]], words: Sequence[str], examples: int = 5) -> Counts:
-    """Counts (image, sentence) pairs with one of the words, whole, of any case, with either kind of
-    apostrophe; keeps the first `examples`."""
+    """Counts the (image, sentence) pairs with one of the words, in any case; keeps the first `examples`."""
     longest_first = sorted(map(re.escape, words), key=len, reverse=True)
     either = "|".join(longest_first).replace(r"\ ", r"\s+").replace("'", "['’]")
     pattern = re.compile(rf"(?<![\w'’])(?:{either})(?![\w])", re.IGNORECASE)
@@ -77,8 +76,8 @@ def count(rows: Sequence[tuple[str, str]], words: Sequence[str], examples: int =
 
 
 def captions(path: Path) -> Iterator[tuple[str, str]]:
-    """(image, sentence) of COCO's captions or NeIn's annotations (T_original) as JSON, of a JSONL file as
-    `nein generate` takes it, or of lines of text. Raises UserError for anything else."""
+    """Yields (image, sentence) of COCO captions or NeIn annotations (.json), .jsonl, or text lines. Raises
+    UserError."""
     if path.suffix == ".jsonl":
         for picture in coco.iter_images(path):
             yield from ((picture.file_name, text) for text in picture.captions)
