@@ -52,12 +52,6 @@ def page(out):
 
 
 @pytest.fixture(scope="session")
-def page_with_files(out):
-    report([str(out), "-o", str(out / "beside.html"), "--formats", "html", "--embed", "0"])
-    return out / "beside.html"
-
-
-@pytest.fixture(scope="session")
 def browser():
     """A headless Chromium; without one (or without selenium) the tests that need it are skipped."""
     selenium = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")

@@ -7,7 +7,7 @@ import pytest
 
 from nein.reporting import cards, labels
 from nein.reporting import page as pages
-from tests.reporting.conftest import MARKUP
+from tests.reporting.conftest import MARKUP, report
 
 pytest.importorskip("selenium")
 from selenium.webdriver.common.by import By
@@ -58,6 +58,18 @@ class Page:
 
     def focused(self):
         return self.script("return document.activeElement.dataset.id || document.activeElement.id")
+
+
+@pytest.fixture(scope="module")
+def page(out):
+    report([str(out), "-o", str(out / "seen.html"), "--formats", "html", "--protocols"])
+    return out / "seen.html"
+
+
+@pytest.fixture
+def page_with_files(out):
+    report([str(out), "-o", str(out / "beside.html"), "--formats", "html", "--embed", "0"])
+    return out / "beside.html"
 
 
 @pytest.fixture

@@ -142,7 +142,7 @@ def test_bf16_gradient_checkpointing_and_min_snr_run_together(tune):
 
 def test_a_killed_run_goes_on_bit_for_bit(tune, tmp_path, monkeypatch):
     options = {
-        "steps": 7, "trainable": "lora", "mix_affirmative": 0.4, "schedule": "linear", "precision": "bf16",
+        "steps": 5, "trainable": "lora", "mix_affirmative": 0.4, "schedule": "linear", "precision": "bf16",
         "lora_dropout": 0.2,  # draws from the global generator, which is reseeded
         "limit": 7,  # more than one epoch
         "save_every": 2,
@@ -156,8 +156,8 @@ def test_a_killed_run_goes_on_bit_for_bit(tune, tmp_path, monkeypatch):
     resumed = tune(**options)
     assert same(weights(unbroken), weights(resumed))
     assert logged(unbroken) == logged(resumed)
-    np.testing.assert_allclose(logged(resumed, "learning_rate"), np.arange(7, 0, -1) / 7e3)
-    assert sorted(p.name for p in (resumed / "checkpoints").iterdir()) == ["step-00000006", "step-00000007"]
+    np.testing.assert_allclose(logged(resumed, "learning_rate"), np.arange(5, 0, -1) / 5e3)
+    assert sorted(p.name for p in (resumed / "checkpoints").iterdir()) == ["step-00000004", "step-00000005"]
 
 
 def test_a_full_disk_or_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(
@@ -266,14 +266,14 @@ def test_drawn_affirmative_pairs_never_name_what_is_held_out():
     [
         ({"base": "./nowhere/unet"}, "'./nowhere/unet'"),
         ({"base": "nano:ip3p"}, "'nano:ip3p' cannot be resolved"),
-        ({"data": "nowhere"}, "'nowhere' is not a folder; the data are"),
+        ({"data": "nowhere"}, "'nowhere' is not a folder; pass a folder in NeIn's"),
         ({"split": "trian"}, "has no trian.json"),
         ({"hold_out_objects": "dragon"}, "Unknown object to hold out 'dragon'"),
         ({"exclude": "NeIn_1"}, "--exclude has 'NeIn_1', which is not a sample"),
         ({"trackers": "tensorbord"}, "Unknown tracker 'tensorbord'; did you mean 'tensorboard'?"),
         ({"trackers": "wandb"}, "The tracker 'wandb' is not installed"),
         ({"trainable": "lora", "lora_targets": "to_z"}, "--lora-targets to_z cannot be used"),
-        ({"validate_every": 2, "validation_data": "nowhere"}, "'nowhere' is not a folder; the data are"),
+        ({"validate_every": 2, "validation_data": "nowhere"}, "'nowhere' is not a folder; pass a folder in NeIn's"),
         ({"resolution": 66}, "--resolution is 66; the VAE needs a multiple of 4"),
     ],
 )
