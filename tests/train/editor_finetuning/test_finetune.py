@@ -273,7 +273,10 @@ def test_drawn_affirmative_pairs_never_name_what_is_held_out():
         ({"trackers": "tensorbord"}, "Unknown tracker 'tensorbord'; did you mean 'tensorboard'?"),
         ({"trackers": "wandb"}, "The tracker 'wandb' is not installed"),
         ({"trainable": "lora", "lora_targets": "to_z"}, "--lora-targets to_z cannot be used"),
-        ({"validate_every": 2, "validation_data": "nowhere"}, "'nowhere' is not a folder; pass a folder in NeIn's"),
+        (
+            {"validate_every": 2, "validation_data": "nowhere"},
+            "'nowhere' is not a folder; pass a folder in NeIn's",
+        ),
         ({"resolution": 66}, "--resolution is 66; the VAE needs a multiple of 4"),
     ],
 )
