@@ -34,10 +34,10 @@ tune_process()  # a multiple of the speed for everything below that runs a model
 LONGEST = [
     f"tests/{name}.py"
     for name in """
-    engine/test_ray train/editor_finetuning/test_finetune benchmarks/test_restart editors/test_zone
-    editors/test_instruct_pix2pix test_site test_docs test_api editors/test_pipelines editors/test_contract
-    train/clip_finetuning/test_finetune reporting/test_export engine/test_slurm
-    negvqa/test_nano
+    engine/test_ray benchmarks/test_restart train/editor_finetuning/test_finetune test_docs
+    reporting/test_export benchmarks/test_identity test_site engine/test_slurm test_api
+    reporting/test_browser train/clip_finetuning/test_finetune test_mistakes reporting/test_files
+    benchmarks/test_mend nein/test_judges negbench/test_eval benchmarks/test_counting negvqa/test_run
 """.split()
 ]
 
