@@ -93,7 +93,7 @@ def make(root: Path, count: int, editors: int, side: int) -> Path:
             for number, start in enumerate(range(0, count, BLOCK)):
                 _write(run, output, number, column[start : start + BLOCK])
         atomic.write_json(run.path / "corpus.json", {"fid": _features(run, records, rng)})
-        scores = run.scored()
+        scores = run.make_scores()
         scores.write(run.path / SCORES_CSV)
         frames.write(run.path / FIGURES_CSV, estimates.make_estimates(scores, run.corpus(), run.track))
     return root / "runs"

@@ -20,7 +20,7 @@ from nein.benchmarks.negbench.config import EvalConfig as NegbenchConfig
 from nein.benchmarks.negvqa.config import NegvqaConfig
 from nein.benchmarks.nein import sections
 from nein.benchmarks.nein.config import EvalConfig
-from nein.benchmarks.nein.report import finding
+from nein.benchmarks.nein.report import make_finding
 from nein.benchmarks.runner import FIGURES_CSV, SCORES_CSV, Benchmark
 from nein.config.groups import start
 from nein.editors.function import FUNCTION_OPTIONS, as_editor, name_of, takes_options
@@ -322,7 +322,7 @@ class EditingResult(Result):
 
     def table(self) -> pd.DataFrame:
         """All metrics as text, a row per editor and kind of instruction: values with their 95 % intervals."""
-        return _to_frame(sections.results().sheet(self.figures))
+        return _to_frame(sections.results_table().sheet(self.figures))
 
     def samples(self) -> pd.DataFrame:
         """A row per sample, editor, kind of instruction and metric: `value`, or NaN with a `reason`."""
@@ -345,7 +345,7 @@ class EditingResult(Result):
     def _repr_html_(self) -> str:
         from base64 import b64encode
 
-        sentences = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in finding(self.figures))
+        sentences = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in make_finding(self.figures))
         self.grid(3)
         image = b64encode((self.out / "grid.png").read_bytes()).decode()
         return f'{sentences}<img src="data:image/png;base64,{image}" alt="samples">{super()._repr_html_()}'

@@ -138,7 +138,7 @@ def figures_of(run: RunDir, samples: Sequence[Sample]) -> pd.DataFrame:
     for metric, values in columns.items():
         kind = "removal_vqa" if metric == NEARER else metric  # a share like it
         scores = ({"id": k, "source": clusters[k], "value": v} for k, v in values.items())
-        estimate = run_figures.estimate(ScoreTable.from_rows(scores), kind)
+        estimate = run_figures.estimate_mean(ScoreTable.from_rows(scores), kind)
         unscored = sum(value is None for value in values.values())
         rows.append(frames.figure(estimate, unit="%", unscored=unscored, metric=metric))
     return frames.frame(rows)

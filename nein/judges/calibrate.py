@@ -311,7 +311,7 @@ def calibrate(asking: Asking, cases: Sequence[Case]) -> str:
     }
     calibration = Calibration(kind, facts, rows)
     rates = {protocol: calibration.rates(protocol) for protocol in ("fixed", "paper")}
-    flags = calibrations.flags(frames.frame(calibrations.under_controls(rows, kind)), [kind])
+    flags = calibrations.list_flags(frames.frame(calibrations.check_controls(rows, kind)), [kind])
     written = {name: dataclasses.asdict(rate) for name, rate in rates.items()}
     atomic.write_json(file, {**facts, "sets": counts(cases), "rates": written, "flags": flags})
     parts = []

@@ -50,8 +50,8 @@ def run(options: RetrievedConfig) -> str:
             f"'{options.judged_by}' has no calibration of its {kind} judge; run "
             f"nein calibrate {options.judged_by} --judges {kind}."
         )
-    controlled = frames.frame(calibrations.under_controls(calibration.rows, kind))
-    flag = " ".join(calibrations.flags(controlled, [kind]))
+    controlled = frames.frame(calibrations.check_controls(calibration.rows, kind))
+    flag = " ".join(calibrations.list_flags(controlled, [kind]))
     rates = calibration.rates(settings.protocol, role="object")
     for tasks in runs:
         folder, figures = tasks.folder.path / "judged", []

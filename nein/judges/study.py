@@ -121,7 +121,7 @@ def _draw_edits(loaded: Sequence[RunDir], samples: Sequence[str], options: Study
     columns: list[list[Drawn]] = []
     for run in loaded:
         edits = [run.edits[name] for name in samples if name in run.edits]
-        names = [edit.id for edit in edits if edit.image and not runs.of_edit(edit, run.track)["stays"]]
+        names = [edit.id for edit in edits if edit.image and not runs.label_edit(edit, run.track)["stays"]]
         names = random.Random(f"{options.seed}/{run.label}").sample(names, len(names))
         columns.append([(StudyItem(name, run.editor, run.track, ""), run) for name in names])
     drawn = [cell for row in itertools.zip_longest(*columns) for cell in row if cell is not None]
@@ -146,8 +146,8 @@ def _analyse(loaded: Sequence[RunDir], out: Path, files: Sequence[Path]) -> str:
     gold = {name: item.gold for name, item in plan.items.items() if item.gold}
     counted = [(row, plan.items[row["item"]]) for row in rows if row["item"] not in gold]
     resolved = [row | {"id": item.id, "editor": item.editor, "track": item.track} for row, item in counted]
-    figures = [*labels.raters(rows, calibrations.QUESTIONS, gold), *calibrations.labelled(loaded, resolved)]
-    frame, people = frames.frame(figures, benchmark="nein"), [labels.RATERS, *sections.people()]
+    figures = [*labels.raters(rows, calibrations.QUESTIONS, gold), *calibrations.use_labels(loaded, resolved)]
+    frame, people = frames.frame(figures, benchmark="nein"), [labels.RATERS, *sections.label_tables()]
     write(out, frame, Page("What people say", sections=[Section("people", "People", people)]), ["md", "csv"])
     text = pd.DataFrame(resolved).drop(columns=["sheet", "items"]).to_csv(index=False, lineterminator="\n")
     atomic.write_text(out / LABELS, text)

@@ -12,7 +12,7 @@ from benchmarks import published, report
 from nein import statistics
 from nein.benchmarks import compare
 from nein.benchmarks.nein import runs as of_runs
-from nein.benchmarks.nein.report import sides
+from nein.benchmarks.nein.report import make_sides
 from nein.benchmarks.nein.runs import EDIT, RunDir
 from nein.metrics import METRICS
 from nein.statistics.estimates import pairs as paired_values
@@ -27,7 +27,7 @@ def test_runs_of_different_samples_are_compared_over_those_of_both(tmp_path):
         run.update(selected={EDIT: {"size": 16, "records": [[i, i + 1] for i in kept]}})
         RunDir(run.path).scored().write(run.path / "scores.csv")
     first, second = of_runs.load([runs])
-    both = sides([first, second]).values()
+    both = make_sides([first, second]).values()
     for metric in ("l1", "removal_vqa"):
         one, other, apart = compare.compared(*both, metric)
         test = statistics.pairs_test(

@@ -43,7 +43,7 @@ def write_block(folder, output, number, rows):
 
 def finish(run):
     run = RunDir(run.path)
-    scores = run.scored()
+    scores = run.make_scores()
     scores.write(run.path / SCORES_CSV)
     frames.write(run.path / FIGURES_CSV, estimates.make_estimates(scores, run.corpus(), run.track))
 
@@ -63,7 +63,7 @@ def scores_in(path):
 
 
 def table(edits, scores):
-    by_id = {edit["id"]: of_runs.of_edit(EditRow(**edit), "negative") for edit in edits}
+    by_id = {edit["id"]: of_runs.label_edit(EditRow(**edit), "negative") for edit in edits}
     rows = (
         {**by_id[row["id"]], "before": row.get("detail", {}).get("present_before"), **row} for row in scores
     )

@@ -147,10 +147,10 @@ def test_a_judge_that_does_not_look_or_read_is_flagged_by_a_control(
         if case.control in ("picture", "question"):
             assert not inside[case.decode().tobytes()] & {word.word for word in case.words}
     asking = Asking("vqa", ScriptedJudge(rule, judge), how, tmp_path)
-    made = frames.frame(calibrations.under_controls(asking.rows([*cases, *asked]), "eye"))
+    made = frames.frame(calibrations.check_controls(asking.rows([*cases, *asked]), "eye"))
     flags = {row["group"]: row["flag"] for row in frames.records(made) if row["metric"] in ("fall", "same")}
     assert [name for name in calibrations.CONTROLS if flags[name]] == failed
-    said = calibrations.flags(made, ["eye"])
+    said = calibrations.list_flags(made, ["eye"])
     assert len(said) == bool(failed)
     assert all(calibrations.CONTROLS[name] in said[0] for name in failed)
     if judge == "perfect":
@@ -158,7 +158,7 @@ def test_a_judge_that_does_not_look_or_read_is_flagged_by_a_control(
     every = known.controls([*known.sources(loading.load(str(world))), *cases], "ovd")
     assert {case.control for case in every} == {"black", "picture", "question", "mirrored"}
     assert {case.set for case in every} == {"instances"}  # of which all is known
-    assert "calibrated without controls" in calibrations.flags(frames.frame([]), ["eye"])[0]
+    assert "calibrated without controls" in calibrations.list_flags(frames.frame([]), ["eye"])[0]
 
 
 @pytest.mark.parametrize(("kind", "name", "failed"), [("vqa", "llava", ["negated"]), ("ovd", "owlv2", [])])
@@ -167,7 +167,7 @@ def test_the_miniature_judges_look_and_the_vlm_does_not_hear_not(annotations, tm
     judge = judges.load(kind, f"nano:{name}", services=None, device="cpu", dtype="float32")
     asked = known.controls(cases, kind)
     asking = Asking(kind, judge, how, tmp_path)
-    made = calibrations.under_controls(asking.rows([*cases, *asked]), kind)
+    made = calibrations.check_controls(asking.rows([*cases, *asked]), kind)
     assert [row["group"] for row in made if row.get("flag")] == failed
 
 
@@ -205,7 +205,7 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
     assert calibration.fits(run)
     judged = frames.pick(estimates.make_estimates(run.every, {}), task="results", metric="removal_vqa")
     assert not judged["low"] <= share <= judged["high"]  # what the weakened judge says is wrong
-    _, line = calibrations.corrected([run], [calibration])
+    _, line = calibrations.correct_runs([run], [calibration])
     assert line["low"] <= share <= line["high"]
     assert abs(line["value"] - share) < abs(judged["value"] - share) / 2
     labels, twice, page = (tmp_path / name for name in ("labels.csv", "twice.csv", "r.html"))
@@ -217,12 +217,12 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
     labels.write_text(head + "".join(f"known,negative,{name},{int(truth[name])}\n" for name in picked))
     twice.write_text(f"{head}e,negative,s,1\ne,negative,s,yes\ne,negative,s,0\n")
     with pytest.raises(UserError, match=r"line 4: 's' of e/negative has another label"):
-        calibrations.read([twice])
+        calibrations.read_labels([twice])
     report(ReportConfig.parse([str(out), "-o", str(page), "--labels", str(labels)]))
     assert "Corrected for the judge" in page.read_text()
     assert "may lie outside of the raw interval" in page.read_text()  # beside the table
     assert "Removal with people" in page.read_text()
-    made = calibrations.labelled([run], calibrations.read([labels]))
+    made = calibrations.use_labels([run], calibrations.read_labels([labels]))
     labelled = next(one for one in made if one.get("statistic") == "labelled")
     assert labelled["low"] <= share <= labelled["high"]
     assert labelled["n"] == 60
@@ -264,7 +264,7 @@ def test_a_judge_with_one_answer_is_refused_and_flagged_and_a_foreign_calibratio
     [loaded] = of_runs.load([run])
     [found] = calibrations.load([run / "calibration"], explicit=True)
     assert set(judges.VERDICTS) <= set(found.rows[0])
-    rows = calibrations.corrected([loaded], [found])
+    rows = calibrations.correct_runs([loaded], [found])
     by_metric = {row["metric"]: row for row in rows if row["statistic"] == "corrected"}
     assert by_metric["removal_vqa"]["value"] is None
     assert "hardly tells present from absent" in by_metric["removal_vqa"]["refused"]

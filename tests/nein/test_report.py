@@ -68,7 +68,7 @@ def test_a_run_gives_values_by_sample_and_blocks_of_other_samples_are_a_sentence
     assert read.metrics == ["l1", "l2"]
     write_block(run, EDIT, 0, [kept, {**lost, "id": "other"}])
     with pytest.raises(UserError, match=f"has scores of the sample '{lost['id']}' and no edit of it"):
-        RunDir(run.path).scored()
+        RunDir(run.path).make_scores()
     write_block(run, EDIT, 0, [kept, kept])
     with pytest.raises(UserError, match="is damaged: records are missing or repeated"):
         runs.edits_of(run.path)
@@ -79,7 +79,7 @@ def test_a_run_gives_values_by_sample_and_blocks_of_other_samples_are_a_sentence
     with pytest.raises(
         UserError, match=f"has a row of '{lost['id']}' where other metrics have '{kept['id']}'"
     ):
-        RunDir(run.path).scored()
+        RunDir(run.path).make_scores()
 
 
 def test_a_remedy_that_changes_no_picture_did_not_act(tmp_path, make_data, evaluate):
@@ -173,15 +173,15 @@ def test_without_a_gap_minimal_pairs_are_what_was_found_and_without_these_remova
         return frames.figure(share, model=model, **same, **where)
 
     removal = [row("a", 1.0, task="results"), row("b", 0.0, task="results")]
-    assert report.finding(frames.frame(removal)) == [
+    assert report.make_finding(frames.frame(removal)) == [
         "Told that X is absent, b removes it in 0.0 [0.0, 36.9] % of the samples, a in 100.0 % "
         "(judged by OVD)."
     ]
     pairs = [row("a", 0.5, task="minimal_pairs", statistic="part", group="text")]
-    [said] = report.finding(frames.frame([*removal, *pairs]))
+    [said] = report.make_finding(frames.frame([*removal, *pairs]))
     assert said.startswith("Of 100 points by which a sentence and its denial should make edited pictures")
     assert "a makes 50.0" in said
-    assert report.finding(frames.frame([row("a", None, task="results")])) == []
+    assert report.make_finding(frames.frame([row("a", None, task="results")])) == []
 
 
 CAPTIONS = [

@@ -144,7 +144,7 @@ def test_a_refusal_is_an_outcome_of_its_own_counted_by_template_and_not_sent_aga
     assert counts == {told[name]: (int(name in (NAMES[0], NAMES[4])), 1) for name in NAMES}
     values = {row.id: row.value for row in run.score_rows() if row.metric == "removal_vqa"}
     assert [values[name] for name in NAMES] == [None, 1, 1, 1, None, 1]
-    shift = {(row["quirk"], row["statistic"]): row for row in protocols.rows(RunDir(run.path))}
+    shift = {(row["quirk"], row["statistic"]): row for row in protocols.make_rows(RunDir(run.path))}
     assert shift["denominator", "paper"]["n"] == 4  # no failure of the editor under any protocol
     service()
     edit()

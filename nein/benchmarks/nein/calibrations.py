@@ -62,10 +62,10 @@ class Calibration:
         same = models.get(self.kind, {}).get("fingerprint") == self.manifest["fingerprint"]
         return same and config.get(option) == self.manifest[option]
 
-    def rates(self, protocol: str, role: str | None = None, where: str | None = None) -> Rates:
+    def rates(self, protocol: str, role: str | None = None, image_set: str | None = None) -> Rates:
         """Error rates under a protocol. role: "object" or "caption" for present words of that kind only;
-        where: one set only."""
-        rows = [row for row in self.plain if where in (None, row["set"])]
+        image_set: one set only."""
+        rows = [row for row in self.plain if image_set in (None, row["set"])]
         rows = [row for row in rows if role is None or not row["present"] or row["role"] == role]
         columns = ("present", f"verdict_{protocol}", "cluster", "score")
         return calibration.rates(*([row[name] for row in rows] for name in columns))
@@ -73,7 +73,7 @@ class Calibration:
 
 def load(folders: Sequence[Path], explicit: bool) -> list[Calibration]:
     """The calibrations in the folders. With `explicit`, a folder without one is a UserError."""
-    found = []
+    calibrations = []
     for folder in folders:
         files = sorted(folder.glob("*.json"))
         if not files and explicit:
@@ -84,81 +84,93 @@ def load(folders: Sequence[Path], explicit: bool) -> list[Calibration]:
                 raise UserError(f"'{file}' is not a calibration written by nein calibrate.")
             fields = {"fingerprint": str, _OPTIONS[kind]: str | float | None}
             atomic.parse(manifest, atomic.record(fields), f"'{file}'")
-            found.append(Calibration(kind, manifest, atomic.read_lines(lines, _ROW)))
-    return found
+            calibrations.append(Calibration(kind, manifest, atomic.read_lines(lines, _ROW)))
+    return calibrations
 
 
-def judged(loaded: Sequence[RunDir], known: Sequence[Calibration]) -> Iterator[Figure]:
+def judge_rows(loaded: Sequence[RunDir], calibrations: Sequence[Calibration]) -> Iterator[Figure]:
     """Error rates by set of images (task "calibration", sets in `group`), controls, and the share of objects
     really there in bins of the judge's soft score (task "reliability"; mean score of the bin in `score`, the
     calibration error in `group`, the name of its panel); then the corrected figures of runs."""
-    for judge in known:
+    for judge in calibrations:
         title, plain = KINDS[judge.kind], judge.plain
-        yield from under_controls(judge.rows, title)
+        yield from check_controls(judge.rows, title)
         names = {"fixed": f"{title} (fixed)", "paper": f"{title} (paper)"}
-        for where in [*dict.fromkeys(row["set"] for row in plain), None]:
+        for image_set in [*dict.fromkeys(row["set"] for row in plain), None]:
             for protocol, name in names.items() if judge.kind == "vqa" else [("fixed", title)]:
-                rates = judge.rates(protocol, where=where)
+                rates = judge.rates(protocol, image_set=image_set)
                 for metric in ("sensitivity", "specificity", "auc"):
-                    what: Figure = {"task": "calibration", "judge": name, "group": where or "all"}
-                    what |= {"metric": metric, "unscored": rates.n_unscored}
-                    yield figure(getattr(rates, metric), unit="%", **what)
-        if soft := [row for row in plain if row["score"] is not None]:
+                    labels: Figure = {"task": "calibration", "judge": name, "group": image_set or "all"}
+                    labels |= {"metric": metric, "unscored": rates.n_unscored}
+                    yield figure(getattr(rates, metric), unit="%", **labels)
+        if scored_rows := [row for row in plain if row["score"] is not None]:
             score, present, cluster = (
-                [row[name] for row in soft] for name in ("score", "present", "cluster")
+                [row[name] for row in scored_rows] for name in ("score", "present", "cluster")
             )
             bins, error = calibration.reliability(score, present, cluster)
-            what = {"task": "reliability", "metric": "present", "judge": title}
-            what["group"] = f"{title}: calibration error {error:.3f}"
-            yield from (figure(share, unit="%", score=repr(mean), **what) for mean, share in bins)
-    yield from corrected(loaded, known) if known else ()
+            labels = {"task": "reliability", "metric": "present", "judge": title}
+            labels["group"] = f"{title}: calibration error {error:.3f}"
+            yield from (figure(share, unit="%", score=repr(mean), **labels) for mean, share in bins)
+    yield from correct_runs(loaded, calibrations) if calibrations else ()
 
 
-def corrected(loaded: Sequence[RunDir], known: Sequence[Calibration]) -> Iterator[Figure]:
+def correct_runs(loaded: Sequence[RunDir], calibrations: Sequence[Calibration]) -> Iterator[Figure]:
     """Removal and Retention as judged, and corrected for the judge's own error (task "corrected")."""
     for run in loaded:
         for metric in ("removal_vqa", "retention_vqa", "removal_ovd", "retention_ovd"):
-            entry = estimates.estimate(run.of(metric), metric)
+            entry = estimates.estimate_mean(run.scores_by(metric), metric)
             if entry is None:
                 continue
-            judge = next((one for one in known if metric.endswith(one.kind) and one.fits(run)), None)
+            judge = next(
+                (item for item in calibrations if metric.endswith(item.kind) and item.fits(run)), None
+            )
             result = Corrected(None, None, None, "this judge was not calibrated")
             if judge is not None:
-                what: Any = metric.rpartition("_")[0]
+                quantity: Any = metric.rpartition("_")[0]
                 protocol = run.about["config"]["protocol"]
-                rule = "paper_retention" if (what, protocol) == ("retention", "paper") else protocol
+                rule = "paper_retention" if (quantity, protocol) == ("retention", "paper") else protocol
                 # By names of objects alone: many words of captions name what no judge looks for.
-                result = calibration.correct(entry, judge.rates(rule, role="object"), what)
-            yield from beside(entry, result, "corrected", run, metric)
+                result = calibration.correct(entry, judge.rates(rule, role="object"), quantity)
+            yield from _pair_estimates(entry, result, "corrected", run, metric)
 
 
-def beside(judged: Estimate, result: Corrected, how: str, run: RunDir, metric: str) -> Iterator[Figure]:
+def _pair_estimates(
+    judged: Estimate, result: Corrected, task: str, run: RunDir, metric: str
+) -> Iterator[Figure]:
     """A figure as judged, and what is made of it."""
-    what: Figure = {"task": how, "metric": metric, "model": run.name, "variant": run.track}
-    yield figure(judged, unit="%", statistic="judged", **what)
+    labels: Figure = {"task": task, "metric": metric, "model": run.name, "variant": run.track}
+    yield figure(judged, unit="%", statistic="judged", **labels)
     ends = {name: getattr(result, name) for name in ("value", "low", "high", "n", "refused")}
-    yield {**what, **ends, "unit": "%", "statistic": how}
+    yield {**labels, **ends, "unit": "%", "statistic": task}
 
 
-def agreements(loaded: Sequence[RunDir]) -> Iterator[Figure]:
+def measure_agreement(loaded: Sequence[RunDir]) -> Iterator[Figure]:
     """How far the two removal judges agree on the same edited images (task "agreement")."""
     for run in loaded:
-        one, other, clusters = run.of("removal_vqa").pair(run.of("removal_ovd"))
+        first_values, second_values, clusters = run.scores_by("removal_vqa").pair(
+            run.scores_by("removal_ovd")
+        )
         if not clusters:
             continue
         first, second = (run.values(metric) for metric in REMOVALS)
         kappa = calibration.cohen_kappa(first, second, run.sources)
         alpha = calibration.krippendorff_alpha([first, second], run.sources)
-        what: Figure = {"task": "agreement", "metric": "removal", "model": run.name, "variant": run.track}
-        yield number(float((one == other).mean()), unit="%", n=len(clusters), statistic="same", **what)
-        yield figure(kappa, unit="", statistic="kappa", **what)
-        yield figure(alpha, unit="", statistic="alpha", **what)
+        labels: Figure = {"task": "agreement", "metric": "removal", "model": run.name, "variant": run.track}
+        yield number(
+            float((first_values == second_values).mean()),
+            unit="%",
+            n=len(clusters),
+            statistic="same",
+            **labels,
+        )
+        yield figure(kappa, unit="", statistic="kappa", **labels)
+        yield figure(alpha, unit="", statistic="alpha", **labels)
 
 
 # --- controls: what a judge must notice, and what must make no difference to it ------------
 
 
-def under_controls(rows: Sequence[Figure], judge: str) -> Iterator[Figure]:
+def check_controls(rows: Sequence[Figure], judge: str) -> Iterator[Figure]:
     """Rows of the frame (task "controls") from a calibration's rows.
 
     before, after  Share of yes to objects that are there, and to the control's questions, over images.
@@ -174,27 +186,29 @@ def under_controls(rows: Sequence[Figure], judge: str) -> Iterator[Figure]:
     before = plain[plain["present"].astype(bool)].groupby(key)["yes"].mean().rename("before")
     for control in (name for name in CONTROLS if name in set(table["control"])):
         part = table[table["control"] == control]
-        what: Figure = {"task": "controls", "judge": judge, "group": control}
+        labels: Figure = {"task": "controls", "judge": judge, "group": control}
         if control in INDIFFERENT:
-            both = part.merge(plain, on=[*key, "word"], suffixes=("", "_before"))
-            both = both.dropna(subset=["yes", "yes_before"])
-            same = bounded_mean((both["yes"] == both["yes_before"]).to_numpy(), both["cluster"].tolist())
+            paired = part.merge(plain, on=[*key, "word"], suffixes=("", "_before"))
+            paired = paired.dropna(subset=["yes", "yes_before"])
+            same = bounded_mean(
+                (paired["yes"] == paired["yes_before"]).to_numpy(), paired["cluster"].tolist()
+            )
             is_steady = same is not None and (same.high is None or same.high >= STEADY)
-            what |= {"metric": "same", "flag": "" if is_steady else "answers otherwise"}
-            yield figure(same, unit="%", unscored=len(part) - len(both), **what)
+            labels |= {"metric": "same", "flag": "" if is_steady else "answers otherwise"}
+            yield figure(same, unit="%", unscored=len(part) - len(paired), **labels)
             continue
         after = part.groupby(key).agg(after=("yes", "mean"), cluster=("cluster", "first"))
-        both = after.join(before).dropna()
-        clusters = both["cluster"].tolist()
+        paired = after.join(before).dropna()
+        clusters = paired["cluster"].tolist()
         for metric in ("before", "after"):
-            yield figure(bounded_mean(both[metric].to_numpy(), clusters), unit="%", metric=metric, **what)
-        fall = bounded_mean((both["before"] - both["after"]).to_numpy(), clusters, -1.0, 1.0)
+            yield figure(bounded_mean(paired[metric].to_numpy(), clusters), unit="%", metric=metric, **labels)
+        fall = bounded_mean((paired["before"] - paired["after"]).to_numpy(), clusters, -1.0, 1.0)
         is_noticed = fall is not None and fall.low is not None and fall.low > 0
-        what |= {"metric": "fall", "flag": "" if is_noticed else "not shown to notice it"}
-        yield figure(fall, unit="points", unscored=int(part["yes"].isna().sum()), **what)
+        labels |= {"metric": "fall", "flag": "" if is_noticed else "not shown to notice it"}
+        yield figure(fall, unit="points", unscored=int(part["yes"].isna().sum()), **labels)
 
 
-def flags(figures: pd.DataFrame, judges: Iterable[str]) -> list[str]:
+def list_flags(figures: pd.DataFrame, judges: Iterable[str]) -> list[str]:
     """A sentence for each of the judges that fails a control, or was calibrated without any."""
     sentences = []
     for judge in judges:
@@ -226,7 +240,7 @@ REMOVED |= dict.fromkeys(("partly", "there", "0", "no"), 0.0)
 KEY = ("editor", "track", "id")
 
 
-def read(files: Sequence[Path]) -> list[Labelled]:
+def read_labels(files: Sequence[Path]) -> list[Labelled]:
     """The lines of CSV files with the columns editor, track, id, gone (a key of `REMOVED`), and perhaps rater
     and the other questions, as `nein study RUN --labels` writes them. Raises UserError."""
     rows: list[Labelled] = []
@@ -235,44 +249,46 @@ def read(files: Sequence[Path]) -> list[Labelled]:
     for file in files:
         for line, row in atomic.read_csv(file, (*KEY, "gone")):
             row = {"rater": "", **row, "gone": row["gone"].strip().lower()}
-            where = f"'{file}', line {line}:"
+            place = f"'{file}', line {line}:"
             if row["gone"] not in REMOVED or not all(row[name] for name in KEY):
-                raise UserError(f"{where} expected editor, track, id and gone ({allowed}), not {row}.")
+                raise UserError(f"{place} expected editor, track, id and gone ({allowed}), not {row}.")
             key = (row["rater"], *(row[name] for name in KEY))
             if verdicts.setdefault(key, REMOVED[row["gone"]]) != REMOVED[row["gone"]]:
                 raise UserError(
-                    f"{where} '{row['id']}' of {row['editor']}/{row['track']} has another label above; keep "
+                    f"{place} '{row['id']}' of {row['editor']}/{row['track']} has another label above; keep "
                     "the agreed one, or name each rater in a column rater."
                 )
             rows.append(row)
     return rows
 
 
-def labelled(loaded: Sequence[RunDir], rows: Sequence[Labelled]) -> Iterator[Figure]:
+def use_labels(loaded: Sequence[RunDir], rows: Sequence[Labelled]) -> Iterator[Figure]:
     """Rows of the frame: Removal with labels of some samples behind it (prediction-powered; task "labelled"),
     every judge against people (task "judge-people"), and the raters against each other."""
     table = pd.DataFrame(rows, columns=[*KEY, "gone"])
     table = table.assign(value=table["gone"].map(REMOVED)).dropna(subset="value")
     #: Of every sample the share of the raters with a label who find the object gone.
-    known = {
+    people = {
         key: part.groupby("id", sort=False)["value"].mean().to_dict()
         for key, part in table.groupby(["editor", "track"], sort=False)
     }
-    runs = {(run.editor, run.track): run for run in loaded if (run.editor, run.track) in known}
+    runs = {(run.editor, run.track): run for run in loaded if (run.editor, run.track) in people}
     if not runs:
-        here = "; ".join(f"{run.editor}/{run.track}" for run in loaded)
-        given = "; ".join("/".join(key) for key in known) or "none"
-        raise UserError(f"The labels are of other runs: {given}. Those here are {here}.")
+        names_here = "; ".join(f"{run.editor}/{run.track}" for run in loaded)
+        names_given = "; ".join("/".join(key) for key in people) or "none"
+        raise UserError(f"The labels are of other runs: {names_given}. Those here are {names_here}.")
     for key, run in runs.items():
-        if stranger := next((name for name in known[key] if name not in run.edits), None):
+        if stranger := next((name for name in people[key] if name not in run.edits), None):
             raise UserError(f"The labels name '{stranger}', which is no sample of {run.label}.")
         for metric in REMOVALS:
-            if (entry := estimates.estimate(run.of(metric), metric)) is not None:
-                result = calibration.prediction_powered(run.values(metric), known[key], run.sources)
+            if (entry := estimates.estimate_mean(run.scores_by(metric), metric)) is not None:
+                result = calibration.prediction_powered(run.values(metric), people[key], run.sources)
                 needed = result.needed
-                more = "more samples" if needed is None else str(max(0, needed - len(known[key])))
-                yield from ({**row, "more": more} for row in beside(entry, result, "labelled", run, metric))
-    yield from against(runs, known)
+                more = "more samples" if needed is None else str(max(0, needed - len(people[key])))
+                yield from (
+                    {**row, "more": more} for row in _pair_estimates(entry, result, "labelled", run, metric)
+                )
+    yield from _compare_with_people(runs, people)
     named = [row | {"item": "/".join(row[name] for name in KEY)} for row in rows if row["rater"]]
     questions = [question for question in QUESTIONS if all(question.key in row for row in named)]
     source_of = {name: source for run in loaded for name, source in run.sources.items()}
@@ -280,22 +296,24 @@ def labelled(loaded: Sequence[RunDir], rows: Sequence[Labelled]) -> Iterator[Fig
     yield from labels.agreement(named, questions, sources)
 
 
-def against(runs: Mapping[Any, RunDir], known: Mapping[Any, Mapping[str, float]]) -> Iterator[Figure]:
+def _compare_with_people(
+    runs: Mapping[Any, RunDir], people: Mapping[Any, Mapping[str, float]]
+) -> Iterator[Figure]:
     """How far each judge agrees with people, over all labels and by editor, object and template; and its
     sensitivity and specificity where most raters say the same, as `nein calibrate` gives them."""
     for metric in REMOVALS:
         parts = []
         for key, run in runs.items():
-            frame = run.of(metric).frame
-            parts.append(frame.assign(editor=run.label, people=frame["id"].astype(object).map(known[key])))
+            frame = run.scores_by(metric).frame
+            parts.append(frame.assign(editor=run.label, people=frame["id"].astype(object).map(people[key])))
         table = pd.concat(parts, ignore_index=True).dropna(subset=["people", "value"]).assign(all="")
-        for by in ("all", "editor", "object", "template"):
-            for group, part in table.groupby(by, observed=True, sort=False):
-                what: Figure = {"task": "judge-people", "metric": metric, "by": by, "group": group}
+        for column in ("all", "editor", "object", "template"):
+            for group, part in table.groupby(column, observed=True, sort=False):
+                labels: Figure = {"task": "judge-people", "metric": metric, "by": column, "group": group}
                 same = bounded_mean(1 - (part["people"] - part["value"]).abs(), part["source"].tolist())
-                yield figure(same, unit="%", statistic="same", **what)
+                yield figure(same, unit="%", statistic="same", **labels)
                 sure = part[part["people"] != 0.5]  # raters who are divided say neither
                 by_people, by_judge = (sure["people"] < 0.5).tolist(), (sure["value"] == 0).tolist()  # seen
                 rates = calibration.rates(by_people, by_judge, sure["source"].tolist())
                 for statistic in ("sensitivity", "specificity"):
-                    yield figure(getattr(rates, statistic), unit="%", statistic=statistic, **what)
+                    yield figure(getattr(rates, statistic), unit="%", statistic=statistic, **labels)

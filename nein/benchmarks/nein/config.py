@@ -99,11 +99,11 @@ class EvalConfig(Evaluation, Seed, Sampler):
         from nein.models import needs
 
         edits = "edit" in self.stages and self.edited is None
-        wanted = list(metrics_of(self.metrics)) if "score" in self.stages else []
+        metrics = list(metrics_of(self.metrics)) if "score" in self.stages else []
         return [
             *(needs.editor_needs(self.editor, self.preset, self.editor_options) if edits else []),
             *(needs.remedy_needs(self.mend, self.models.vqa) if edits else []),
-            *needs.metric_needs(wanted, self.models),
+            *needs.metric_needs(metrics, self.models),
             *needs.data_needs(self.data),
         ]
 
@@ -130,8 +130,8 @@ def metrics_of(names: Sequence[str]) -> list[str]:
 
     if names == ["all"]:
         return [name for name, metric in METRICS.items() if not metric.by_truth]
-    wanted = {match_name("metric", name, METRICS) for name in names}
-    return [name for name in METRICS if name in wanted]
+    names_chosen = {match_name("metric", name, METRICS) for name in names}
+    return [name for name in METRICS if name in names_chosen]
 
 
 @dataclass(kw_only=True)

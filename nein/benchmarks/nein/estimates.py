@@ -35,9 +35,9 @@ from nein.benchmarks.nein.runs import (
     UNREAD,
     CorpusRow,
     RunDir,
-    in_order,
+    order_runs,
     scores_of,
-    without_stays,
+    drop_stays,
 )
 from nein.benchmarks.runner import Finished, select_rows
 from nein.loading.digests import json_digest
@@ -62,20 +62,22 @@ def make_estimates(
     every: ScoreTable, corpus: Mapping[str, CorpusRow], track: str = "negative"
 ) -> pd.DataFrame:
     """The figures of one run. corpus: what exists only for the whole (corpus.json)."""
-    table, frame = without_stays(every), every.frame
+    table, frame = drop_stays(every), every.frame
     rows: list[Figure] = []
     for metric in METRICS:
         of_metric = table.where(metric=metric)
         rows += (
-            _of_corpus(metric, corpus[metric]) if metric in corpus else _figures(of_metric, task="results")
+            _describe_corpus(metric, corpus[metric])
+            if metric in corpus
+            else _estimate_metrics(of_metric, task="results")
         )
     for metric in REMOVALS:
-        rows += minimal_pairs(every.where(metric=metric), metric)
+        rows += estimate_minimal_pairs(every.where(metric=metric), metric)
     # Of every family sentences below a denial apart, and objects that must stay.
     keys = [pd.Categorical(frame["family"], LABELS), frame[DEPTH].astype(float) > 0, frame["stays"].notna()]
     for (family, below, stays), part in frame.groupby(keys, observed=True):
         group = f"{family}{BELOW if below else ''}{FAMILY_NOTE if stays else ''}"
-        rows += _figures(ScoreTable(part), task="families", group=group)
+        rows += _estimate_metrics(ScoreTable(part), task="families", group=group)
     for axis, behind in ((OTHERS, DEPTH), (DEPTH, None)):  # an axis is read where the one behind it is at 0
         known = table.frame.dropna(subset=axis)
         known = known if behind is None else known[~(known[behind].astype(float) > 0)]
@@ -83,7 +85,7 @@ def make_estimates(
             part = known if group == ALL_FAMILIES else known[known["family"] == group]
             for level, of_level in part.groupby(part[axis].astype(int)):
                 where = {"group": group, "axis": axis, "level": str(level)}
-                rows += _figures(ScoreTable(of_level), task="difficulty", **where)
+                rows += _estimate_metrics(ScoreTable(of_level), task="difficulty", **where)
     edits = frame.drop_duplicates("id")  # one request a sample, whatever it was scored by
     for group in (ALL, *TEMPLATES) if edits["refused"].notna().any() else ():
         part = edits if group == ALL else edits[edits["template"] == group]
@@ -93,38 +95,38 @@ def make_estimates(
     return frames.frame({"variant": track, **row} for row in rows)
 
 
-def _figures(table: ScoreTable, **what: Any) -> Iterator[Figure]:
+def _estimate_metrics(table: ScoreTable, **labels: Any) -> Iterator[Figure]:
     """The figure of every metric."""
     for (metric,), rows in table.groups("metric"):
-        yield rows.described(estimate(rows, metric), unit=unit(metric), metric=metric, **what)
+        yield rows.described(estimate_mean(rows, metric), unit=unit(metric), metric=metric, **labels)
 
 
-def estimate(rows: ScoreTable, metric: str) -> Estimate | None:
+def estimate_mean(rows: ScoreTable, metric: str) -> Estimate | None:
     """The mean of scores by one metric, with the interval of its kind."""
     return rows.estimate(*(METRICS[metric].range if METRICS[metric].span is not None else (None,)))
 
 
-def _of_corpus(metric: str, entry: CorpusRow) -> Iterator[Figure]:
+def _describe_corpus(metric: str, entry: CorpusRow) -> Iterator[Figure]:
     """A metric of the whole; and what FID would be of infinitely many images (task "limit"), or in `refused`
     why not."""
-    what: Figure = {"metric": metric, "unit": unit(metric), "n": entry.n, "clusters": entry.clusters}
+    labels: Figure = {"metric": metric, "unit": unit(metric), "n": entry.n, "clusters": entry.clusters}
     ends = ("value", "low", "high", "standard_error")
     of_run = {"task": "results", "unscored": entry.n_unscored, "reasons": entry.reasons}
-    yield what | of_run | {name: getattr(entry, name) for name in ends}
+    yield labels | of_run | {name: getattr(entry, name) for name in ends}
     if not entry.left_out or entry.value is None:
         return
     from nein.metrics import fid
 
     needed = fid.LIMIT_IMAGES * entry.columns
     if entry.clusters < needed:
-        why = f"needs {needed} source images, {fid.LIMIT_IMAGES} for each of {entry.columns} columns"
-        yield {**what, "task": "limit", "value": None, "refused": f"{why}; {entry.clusters} here"}
+        reason = f"needs {needed} source images, {fid.LIMIT_IMAGES} for each of {entry.columns} columns"
+        yield {**labels, "task": "limit", "value": None, "refused": f"{reason}; {entry.clusters} here"}
         return
     limit = fid.extrapolate(fid.FidInterval.jackknife(entry.value, entry.left_out))
-    yield what | {"task": "limit"} | {name: getattr(limit, name) for name in ends}
+    yield labels | {"task": "limit"} | {name: getattr(limit, name) for name in ends}
 
 
-def minimal_pairs(scores: ScoreTable, metric: str) -> Iterator[Figure]:
+def estimate_minimal_pairs(scores: ScoreTable, metric: str) -> Iterator[Figure]:
     """What decides an edit by one judge: the instruction, the image, or both (task "minimal_pairs").
 
     Of the family "minimal_pairs": every object affirmed and denied, of an image with it and of one without.
@@ -136,41 +138,43 @@ def minimal_pairs(scores: ScoreTable, metric: str) -> Iterator[Figure]:
     all four together, "agrees" (the judge with the data, about the unedited images).
     """
     rows = scores.where(family=tuple(CELLS)).frame
-    labels = rows["family"].astype(str)
+    cells = rows["family"].astype(str)
+    # The id of a sample is that of its pair and the name of its cell.
     names = [
-        sample.removesuffix(f"_{label.replace(', ', '_')}")
-        for sample, label in zip(rows["id"], labels, strict=True)
+        sample.removesuffix(f"_{cell.replace(', ', '_')}")
+        for sample, cell in zip(rows["id"], cells, strict=True)
     ]
-    rows = rows.assign(pair=names, label=labels, before=rows["before"].astype(float), after=1 - rows["value"])
-    whole = rows[rows.groupby("pair")["label"].transform("size") == len(CELLS)]
-    pairs = whole.groupby("pair", sort=False)[["before", "after"]].agg(lambda seen: seen.notna().all())
+    rows = rows.assign(pair=names, cell=cells, before=rows["before"].astype(float), after=1 - rows["value"])
+    complete = rows[rows.groupby("pair")["cell"].transform("size") == len(CELLS)]
+    pairs = complete.groupby("pair", sort=False)[["before", "after"]].agg(lambda seen: seen.notna().all())
     scored = pairs.index[pairs.all(axis=1)]
     if not len(pairs):
         return
-    sides = whole.pivot(index="pair", columns="label", values=["before", "after"]).loc[scored]
-    # (pairs, caption, image): 1 where the judge sees the object. Captions ask for it, or for its absence; the
-    # first image has it.
+    sides = complete.pivot(index="pair", columns="cell", values=["before", "after"]).loc[scored]
+    # (pairs, caption, image): 1 where the judge sees the object. Caption 0 asks for it, caption 1 denies it;
+    # image 0 has it, image 1 does not.
     before, after = (sides[side][[*CELLS]].to_numpy().reshape(-1, 2, 2) for side in ("before", "after"))
     change, obeyed = after - before, after == np.array([[1.0, 1.0], [0.0, 0.0]])
-    clusters = whole.drop_duplicates("pair").set_index("pair")["source"].loc[scored].tolist()
-    what: Figure = {"task": "minimal_pairs", "metric": metric, "unscored": len(pairs) - len(scored)}
+    clusters = complete.drop_duplicates("pair").set_index("pair")["source"].loc[scored].tolist()
+    labels: Figure = {"task": "minimal_pairs", "metric": metric, "unscored": len(pairs) - len(scored)}
 
     def share(values: np.ndarray, statistic: str, **group: Any) -> Figure:
         estimate = statistics.bounded_mean(values.astype(float), clusters)
-        return frames.figure(estimate, unit="%", statistic=statistic, **group, **what)
+        return frames.figure(estimate, unit="%", statistic=statistic, **group, **labels)
 
-    for label, (caption, image) in CELLS.items():
+    for cell, (caption, image) in CELLS.items():
         moved = statistics.bounded_mean(change[:, caption, image], clusters, -1.0, 1.0)
-        yield frames.figure(moved, unit="points", statistic="change", group=label, **what)
-        yield share(obeyed[:, caption, image], "obeyed", group=label)
-    picture = two_way.effects(change, clusters, 2.0)[two_way.PICTURE]
-    for part, effect in {**two_way.effects(after, clusters, 1.0), two_way.PICTURE: picture}.items():
-        yield frames.figure(effect, unit="points", statistic="part", group=part, **what)
+        yield frames.figure(moved, unit="points", statistic="change", group=cell, **labels)
+        yield share(obeyed[:, caption, image], "obeyed", group=cell)
+    # The image part of `after` holds what was there before: that of the change does not.
+    image_part = two_way.effects(change, clusters, 2.0)[two_way.PICTURE]
+    for part, effect in {**two_way.effects(after, clusters, 1.0), two_way.PICTURE: image_part}.items():
+        yield frames.figure(effect, unit="points", statistic="part", group=part, **labels)
     yield share(obeyed.all((1, 2)), "obeyed", group=ALL_FOUR)
     yield share((before == np.array([[1.0, 0.0], [1.0, 0.0]])).mean((1, 2)), "agrees")
 
 
-def gaps(runs: Sequence[RunDir]) -> pd.DataFrame:
+def estimate_gaps(runs: Sequence[RunDir]) -> pd.DataFrame:
     """The negation gaps of the editors whose control was run, in all and per negative template."""
     controls = {run.name: run for run in runs if run.track == "remove"}
     return frames.frame(
@@ -178,34 +182,34 @@ def gaps(runs: Sequence[RunDir]) -> pd.DataFrame:
         for run in runs
         if run.track == "negative" and run.name in controls
         for metric in REMOVALS
-        for row in gap(controls[run.name].of(metric), run.of(metric), metric)
+        for row in estimate_gap(controls[run.name].scores_by(metric), run.scores_by(metric), metric)
     )
 
 
-def gap(affirmed: ScoreTable, negated: ScoreTable, metric: str) -> Iterator[Figure]:
+def estimate_gap(affirmed: ScoreTable, negated: ScoreTable, metric: str) -> Iterator[Figure]:
     """The gap of an editor by one judge, between its runs with "Remove the X." and with X said absent."""
     first, second, clusters = affirmed.pair(negated)  # (n,) 0 or 1, of the same samples
     test = statistics.pairs_test(first, second, clusters)
     if test is None:
         return
-    what: Figure = {"task": "gap", "metric": metric, "measure": METRICS[metric].title}
+    labels: Figure = {"task": "gap", "metric": metric, "measure": METRICS[metric].title}
     lost = frames.figure(test.difference, unit="points", p=test.p, p_least=test.least)
-    for row in frames.gap(float(first.mean()), float(second.mean()), lost, **what):
+    for row in frames.gap(float(first.mean()), float(second.mean()), lost, **labels):
         yield {**lost, **row} if row["statistic"] == "gap" else row
     ratio = statistics.pairs_ratio(first, second, clusters)
-    yield frames.figure(ratio, unit="", statistic="ratio", **what)
+    yield frames.figure(ratio, unit="", statistic="ratio", **labels)
     for template in [*sorted(negated.names("template"), key=TEMPLATES.index), None]:
         first, second, clusters = affirmed.pair(negated.where(template=template))
         difference = statistics.bounded_mean(first - second, clusters, -1.0, 1.0)
         if difference is not None:
-            what = {"task": "gap_by_template", "metric": metric, "group": template or "another sentence"}
-            yield frames.figure(difference, unit="points", **what)
+            labels = {"task": "gap_by_template", "metric": metric, "group": template or "another sentence"}
+            yield frames.figure(difference, unit="points", **labels)
 
 
 STILL_THERE, GAP = "objects still there", 'gap to "Remove the X."'
 
 
-def losses(runs: Sequence[RunDir]) -> Iterator[Figure]:
+def estimate_losses(runs: Sequence[RunDir]) -> Iterator[Figure]:
     """Removals that were lost by a rewriter, and by the painter behind it (task "losses", `statistic`).
 
     The loss of a sample is, in the group STILL_THERE, 1 where the judge still sees X, else 0; in GAP that
@@ -219,11 +223,11 @@ def losses(runs: Sequence[RunDir]) -> Iterator[Figure]:
     controls = {run.name: run for run in runs if run.track == "remove"}
     for run in (run for run in runs if run.track == "negative"):
         for metric in REMOVALS:
-            rewritten = run.of(metric).frame.dropna(subset="outcome")
+            rewritten = run.scores_by(metric).frame.dropna(subset="outcome")
             told = ScoreTable(rewritten[rewritten["outcome"] != UNREAD])
             tables = {STILL_THERE: told.scored.frame.assign(value=1 - told.scored.values)}
             if control := controls.get(run.name.rpartition("+")[0], controls.get(run.name)):
-                affirmed = control.of(metric)
+                affirmed = control.scores_by(metric)
                 asks = affirmed.frame["outcome"].isna() | affirmed.frame["outcome"].isin(
                     ("removed", "denied")
                 )
@@ -234,38 +238,38 @@ def losses(runs: Sequence[RunDir]) -> Iterator[Figure]:
                 by_rewriter = rows["outcome"].isin(("dropped", "affirmed")).to_numpy()
                 parts = {"rewriter": np.where(by_rewriter, loss, 0.0)}
                 parts |= {"painter": np.where(by_rewriter, 0.0, loss), "whole": loss}
-                what: Figure = {"task": "losses", "metric": metric, "model": run.name, "group": group}
-                what |= {"unscored": len(rewritten) - len(rows), "cannot_tell": len(rewritten) - len(told)}
+                labels: Figure = {"task": "losses", "metric": metric, "model": run.name, "group": group}
+                labels |= {"unscored": len(rewritten) - len(rows), "cannot_tell": len(rewritten) - len(told)}
                 for part, values in parts.items():
                     least = 0.0 if group == STILL_THERE else -1.0
                     mean = statistics.bounded_mean(values, rows["source"].tolist(), least, 1.0)
-                    yield frames.figure(mean, unit="points", statistic=part, **what)
+                    yield frames.figure(mean, unit="points", statistic=part, **labels)
 
 
-def headline(found: pd.DataFrame) -> pd.DataFrame:
+def select_gaps(gap_rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of `gaps` that are those of `figures.gap`."""
-    return frames.select(found, task="gap", statistic=("affirmed", "negated", "gap"))
+    return frames.select(gap_rows, task="gap", statistic=("affirmed", "negated", "gap"))
 
 
 def negation_gaps(finished: Sequence[Finished]) -> pd.DataFrame:
     """As of `Benchmark.gaps`, by the name of the run with negative instructions."""
-    found = headline(gaps(in_order([entry.folder for entry in finished])))
+    gap_rows = select_gaps(estimate_gaps(order_runs([entry.folder for entry in finished])))
     names = {entry.folder.name: entry.name for entry in finished if entry.folder.track == "negative"}
-    return found.assign(run=found["model"].map(names)) if len(found) else found
+    return gap_rows.assign(run=gap_rows["model"].map(names)) if len(gap_rows) else gap_rows
 
 
-def breakdowns(loaded: Sequence[RunDir]) -> pd.DataFrame:
+def estimate_breakdowns(loaded: Sequence[RunDir]) -> pd.DataFrame:
     """Removal and Retention by template and object."""
-    chosen = tuple(name for name, metric in METRICS.items() if metric.by_judge and name != "auc_removal")
+    by_judges = tuple(name for name, metric in METRICS.items() if metric.by_judge and name != "auc_removal")
     parts = []
     for column, order in (("template", TEMPLATES), ("object", [])):
         rows: list[Figure] = []
         for run in loaded:
-            table = run.table.where(metric=chosen)
-            what = {"task": f"by_{column}", "model": run.name, "variant": run.track}
+            table = run.table.where(metric=by_judges)
+            labels = {"task": f"by_{column}", "model": run.name, "variant": run.track}
             names = table.names(column)
             for group in [*sorted({*names} - {*order}), *(name for name in order if name in names)]:
-                rows += _figures(table.where(**{column: group}), group=group, **what)
+                rows += _estimate_metrics(table.where(**{column: group}), group=group, **labels)
         if len({row["group"] for row in rows}) > 1:
             parts.append(frames.frame(rows))
     return frames.concat(parts)
@@ -283,11 +287,13 @@ class Features(NamedTuple):
 
 def read_features(run: RunDir, metric: str = "fid") -> Features | None:
     """The features of the samples of a run; None without any."""
-    done = run.done(scores_of(metric))
-    return _features(run, [_block(run, metric, n) for n in run.blocks.units.numbers if n in done])
+    numbers_done = run.done(scores_of(metric))
+    return _join_features(
+        run, [_read_block(run, metric, n) for n in run.blocks.units.numbers if n in numbers_done]
+    )
 
 
-def _block(run: RunDir, metric: str, number: int) -> tuple[Mapping[str, Any], dict[str, np.ndarray]]:
+def _read_block(run: RunDir, metric: str, number: int) -> tuple[Mapping[str, Any], dict[str, np.ndarray]]:
     """Of which samples and targets the features of a block are, and these. Raises UserError."""
     path = run.feature_path(metric, number)
     try:
@@ -301,7 +307,7 @@ def _block(run: RunDir, metric: str, number: int) -> tuple[Mapping[str, Any], di
     return about, tensors
 
 
-def _features(
+def _join_features(
     run: RunDir, blocks: Sequence[tuple[Mapping[str, Any], dict[str, np.ndarray]]]
 ) -> Features | None:
     rows = [
@@ -318,40 +324,45 @@ def _features(
     return Features(np.stack(edited), np.stack(target), [run.sources[name] for name in ids], once)
 
 
-def of_whole(metric: str, run: RunDir) -> CorpusRow:
+def compute_corpus_metric(metric: str, run: RunDir) -> CorpusRow:
     """The metric of the selection; the one there for the same features, since an interval takes minutes.
     Protocol "paper": against every target once; "fixed": against that of every sample, so that both sets
     weigh the scenes alike."""
     is_paper, units = run.about["config"]["protocol"] == "paper", run.blocks.units
     reasons = [row.reason for row in select_rows(run, scores_of(metric), units) if row.reason]
-    blocks = [_block(run, metric, number) for number in units.numbers]
-    made_of = {
+    blocks = [_read_block(run, metric, number) for number in units.numbers]
+    ingredients = {
         "samples": [*run.edits],
         "identity": run.outputs(SCORES)[metric],
         "features": [about for about, _ in blocks],
         "reasons": reasons,
     }
-    seal = json_digest(made_of)[:16]
+    seal = json_digest(ingredients)[:16]
     earlier = run.corpus().get(metric)
     if earlier is not None and earlier.seal == seal:
         return earlier
-    features = _features(run, blocks)
+    features = _join_features(run, blocks)
     n = len(features.edited) if features else 0
-    chosen = features.once if features and is_paper else list(range(n))
-    entry = CorpusRow(n=n, n_unscored=len(run.edits) - n, n_target=len(chosen), seal=seal)
+    target_rows = features.once if features and is_paper else list(range(n))
+    entry = CorpusRow(n=n, n_unscored=len(run.edits) - n, n_target=len(target_rows), seal=seal)
     entry.reasons = dict(Counter(reasons).most_common(5))
     entry.reference = "unique targets" if is_paper else "per sample"
-    if features is None or min(n, len(chosen)) < 2:
+    if features is None or min(n, len(target_rows)) < 2:
         entry.reasons = entry.reasons or {"fewer than two images": 1}
         return entry
     distance, sources = METRICS[metric].corpus, features.source_ids
     assert distance is not None, metric
     try:
-        found = distance(features.edited, features.target[chosen], sources, [sources[i] for i in chosen])
+        interval = distance(
+            features.edited, features.target[target_rows], sources, [sources[i] for i in target_rows]
+        )
     except MetricError as error:
         return dataclasses.replace(entry, n=0, n_unscored=len(run.edits), reasons={str(error): 1})
     for name in ("value", "low", "high", "standard_error"):
-        setattr(entry, name, getattr(found, name))
+        setattr(entry, name, getattr(interval, name))
     entry.clusters, entry.columns = len(set(sources)), features.edited.shape[1]
-    entry.left_out, entry.sources = list(found.left_out), json_digest({"sources": sorted(set(sources))})[:16]
+    entry.left_out, entry.sources = (
+        list(interval.left_out),
+        json_digest({"sources": sorted(set(sources))})[:16],
+    )
     return entry

@@ -34,10 +34,10 @@ class Column:
 
 def grid(options: GridConfig) -> str:
     """Draws the image; returns its path, a line. Raises UserError for anything the user can mend."""
-    drawn = read_runs(options.runs, options.tracks)
-    dataset = loading.reload(drawn[0].about["data"], options.data, options.split)
-    chosen = choose(dataset, drawn, options)
-    by_name = {column.name: column for column in columns(drawn)}
+    loaded = read_runs(options.runs, options.tracks)
+    dataset = loading.reload(loaded[0].about["data"], options.data, options.split)
+    chosen = choose(dataset, loaded, options)
+    by_name = {column.name: column for column in columns(loaded)}
     visible = [] if options.columns else list(by_name.values())
     for name, equals, caption in (word.partition("=") for word in options.columns):
         if name not in by_name:
@@ -45,8 +45,8 @@ def grid(options: GridConfig) -> str:
         visible.append(replace(by_name[name], caption=caption) if equals else by_name[name])
     names = [column.name for column in visible]
     for name in options.highlight:
-        if name not in (known := [*names, *(sample.id for sample in chosen)]):
-            raise unknown("column or sample", name, known)
+        if name not in (choices := [*names, *(sample.id for sample in chosen)]):
+            raise unknown("column or sample", name, choices)
     rows = [build_row(sample, visible, options) for sample in chosen]
     marked = [index for index, name in enumerate(names) if name in options.highlight]
     out = options.out or options.runs[0] / "grid.png"
@@ -63,7 +63,7 @@ def read_runs(paths: Sequence[Path], tracks: Sequence[str] = ()) -> list[RunDir]
     for run in loaded:
         if "annotations" not in run.about.get("data", {}):
             raise UserError(f"'{run.path}' does not say where the data are; it is no run of nein eval.")
-    return runs.in_order(loaded)
+    return runs.order_runs(loaded)
 
 
 def choose(dataset: Dataset, loaded: Sequence[RunDir], options: GridConfig) -> list[Sample]:
@@ -133,11 +133,11 @@ def _edit(name: str, run: RunDir, options: GridConfig) -> Cell:
     edit = run.edits.get(name)
     if edit is None or edit.image is None:
         return Cell(None, edit.why_not, color=RED) if edit else Cell(None, "not edited yet")
-    asked = [*REMOVALS] if options.verdicts else []
-    asked += [options.metric] if options.metric and options.metric not in REMOVALS else []
+    metrics = [*REMOVALS] if options.verdicts else []
+    metrics += [options.metric] if options.metric and options.metric not in REMOVALS else []
     values: dict[str, Any] = {row.metric: row.value for row in run.replies(name)}
     badges = []
-    for metric in (metric for metric in asked if metric in values):
+    for metric in (metric for metric in metrics if metric in values):
         value = values[metric]
         if metric in REMOVALS:
             verdict, color = _VERDICTS[value]

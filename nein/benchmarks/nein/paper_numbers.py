@@ -59,7 +59,7 @@ def paper_gaps() -> Iterator[dict[str, Any]]:
     """The rows of Table 3 as a leaderboard has them: Removal with negative instructions. The paper does not
     tell its editors "Remove the X.", so that none has a gap."""
     for model, values in TABLE_3.items():
-        by = dict(zip(COLUMNS, values, strict=True))
+        value_of = dict(zip(COLUMNS, values, strict=True))
         for metric, measure in (("removal_vqa", "Removal (VQA)"), ("removal_ovd", "Removal (OVD)")):
-            what = {"model": model, "data": PUBLISHED["nein"], "measure": measure}
-            yield {**what, "affirmed": None, "negated": by[metric] / 100}
+            labels = {"model": model, "data": PUBLISHED["nein"], "measure": measure}
+            yield {**labels, "affirmed": None, "negated": value_of[metric] / 100}

@@ -80,11 +80,11 @@ def _retention(kind: str, detail: Mapping[str, Any], quirks: Collection[str]) ->
         objects = list(dict.fromkeys(objects))
     elif any(isinstance(before[name], Mapping) for name in objects):  # the judge failed on one
         return None
-    held = [name for name in objects if _is_present(before[name], kind, detail, answers_of)]
-    if not held or any(isinstance(after[name], Mapping) for name in held):
+    present_before = [name for name in objects if _is_present(before[name], kind, detail, answers_of)]
+    if not present_before or any(isinstance(after[name], Mapping) for name in present_before):
         return None
-    seen = [_is_present(after[name], kind, detail, answers_of) for name in held]
-    return None if None in seen else sum(map(bool, seen)) / len(held)
+    present = [_is_present(after[name], kind, detail, answers_of) for name in present_before]
+    return None if None in present else sum(map(bool, present)) / len(present_before)
 
 
 def _is_present(reply: Any, kind: str, detail: Mapping[str, Any], answers_of: str) -> bool | None:
@@ -93,17 +93,17 @@ def _is_present(reply: Any, kind: str, detail: Mapping[str, Any], answers_of: st
     return paper_says_present(reply) if answers_of == "paper" else parse_yes_no(reply)
 
 
-def rows(run: RunDir) -> Iterator[Figure]:
+def make_rows(run: RunDir) -> Iterator[Figure]:
     """Rows of the frame (task "protocols"): of every quirk that moves a metric of the run, alone and together
     ("all"), the figure "fixed" and "paper", and "flips": samples whose value differs, or that are scored on
     one side only."""
-    what: Figure = {"task": "protocols", "model": run.name, "variant": run.track}
+    labels: Figure = {"task": "protocols", "model": run.name, "variant": run.track}
     for metric in (name for name in MOVES if name in run.metrics):
         scores = [*run.score_rows([metric])]
         sides: dict[str, tuple[str, ...]] = {quirk: (quirk,) for quirk in MOVES[metric]}
         sides |= {ALL: ("answers", "objects")} if metric == "retention_vqa" else {}
         for quirk, quirks in sides.items():
-            named = {**what, "metric": metric, "quirk": quirk, "note": ""}
+            named = {**labels, "metric": metric, "quirk": quirk, "note": ""}
             try:
                 fixed, paper = ([verdict(metric, row, side) for row in scores] for side in ((), quirks))
             except NoEvidence as error:
@@ -113,20 +113,24 @@ def rows(run: RunDir) -> Iterator[Figure]:
                 mean = sum(scored) / len(scored) if scored else None
                 yield number(mean, unit="%", n=len(scored), statistic=statistic, **named)
             flips = (
-                None if named["note"] else sum(one != other for one, other in zip(fixed, paper, strict=True))
+                None
+                if named["note"]
+                else sum(
+                    fixed_value != paper_value for fixed_value, paper_value in zip(fixed, paper, strict=True)
+                )
             )
             yield number(flips, unit="count", statistic="flips", **named)
     if getattr(run.corpus().get("fid"), "value", None) is not None:
-        yield from _of_fid(run, **what)
+        yield from _compare_fid(run, **labels)
 
 
-def _of_fid(run: RunDir, **what: Any) -> Iterator[Figure]:
+def _compare_fid(run: RunDir, **labels: Any) -> Iterator[Figure]:
     from nein.metrics.fid import frechet_distance
 
     features = read_features(run)
     if features is None or len(features.once) < 2:
         return
-    what |= {"metric": "fid", "quirk": "reference", "note": "", "n": len(features.edited)}
+    labels |= {"metric": "fid", "quirk": "reference", "note": "", "n": len(features.edited)}
     for statistic, targets in (("fixed", features.target), ("paper", features.target[features.once])):
-        yield number(frechet_distance(features.edited, targets), unit="", statistic=statistic, **what)
-    yield number(None, unit="count", statistic="flips", **what | {"n": None})
+        yield number(frechet_distance(features.edited, targets), unit="", statistic=statistic, **labels)
+    yield number(None, unit="count", statistic="flips", **labels | {"n": None})

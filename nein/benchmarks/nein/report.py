@@ -43,7 +43,7 @@ FID_SMALL = 5000
 FEW = 30
 
 
-def page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Page | None:
+def make_page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Page | None:
     """What a report says of runs: that of `nein eval` their tables, if it is asked for; that of `nein report`
     everything. Raises UserError."""
     if isinstance(options, EvalConfig) and "report" not in options.stages:
@@ -51,42 +51,52 @@ def page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Pa
     if not finished:
         raise UserError("No run is complete, so there is nothing to report; run the stages edit and score.")
     is_report = isinstance(options, ReportConfig)
-    loaded = runs.in_order([entry.folder for entry in finished], same_data=is_report)
+    loaded = runs.order_runs([entry.folder for entry in finished], same_data=is_report)
     presets = sorted({str(run.about.get("config", {}).get("preset")) for run in loaded})
     label = NANO_LABEL if presets == ["nano"] else ", ".join(presets)
     figures, parts = {entry.folder.path: entry.figures for entry in finished}, []
     for run in loaded:  # a metric of a plug-in that is not installed here is left out
-        known = frames.select(figures[run.path], metric=(*METRICS, "refused"))
-        if frames.select(known, task="results")[["n", "unscored"]].isna().any(axis=None):
+        table_rows = frames.select(figures[run.path], metric=(*METRICS, "refused"))
+        if frames.select(table_rows, task="results")[["n", "unscored"]].isna().any(axis=None):
             raise UserError(f"Figures of '{run.path}' lack a count; score the run again with nein eval.")
-        parts.append(frames.label(known, model=run.name))
+        parts.append(frames.label(table_rows, model=run.name))
     results = frames.concat(parts)
-    lost = frames.frame(estimates.losses(loaded))
-    frame = frames.concat([results, estimates.gaps(loaded), lost], benchmark="nein")
-    shown = [table for table in reversed(sections.quality_and_presence()) if table.sheet(results).rows]
-    how: dict[str, Any] = {"subtitle": f"Preset: {label}. {HOW}", "findings": finding(frame)}
-    how |= {"headline": shown[:1], "notes": notes(results, loaded)}
+    losses = frames.frame(estimates.estimate_losses(loaded))
+    frame = frames.concat([results, estimates.estimate_gaps(loaded), losses], benchmark="nein")
+    headline_tables = [
+        table for table in reversed(sections.quality_and_presence()) if table.sheet(results).rows
+    ]
+    options_of_page: dict[str, Any] = {"subtitle": f"Preset: {label}. {HOW}", "findings": make_finding(frame)}
+    options_of_page |= {"headline": headline_tables[:1], "notes": make_notes(results, loaded)}
     if not isinstance(options, ReportConfig):
-        return Page("NeIn", frame=frame, sections=sections.all_sections(), **how)
+        return Page("NeIn", frame=frame, sections=sections.all_sections(), **options_of_page)
     folders = list(dict.fromkeys(options.calibration or [run.out / "calibration" for run in loaded]))
     judges = calibrations.load(folders, explicit=bool(options.calibration))
-    of_runs = sides([run for run in loaded if run.track == "negative"] or loaded)
+    of_runs = make_sides([run for run in loaded if run.track == "negative"] or loaded)
     pairs = compare.chosen([*of_runs], options.baseline)
-    compared = compare.comparisons(of_runs, pairs, family=options.family)
-    rows = [*compared, *calibrations.agreements(loaded), *calibrations.judged(loaded, judges)]
+    comparison_rows = compare.comparisons(of_runs, pairs, family=options.family)
+    rows = [
+        *comparison_rows,
+        *calibrations.measure_agreement(loaded),
+        *calibrations.judge_rows(loaded, judges),
+    ]
     if options.labels:
-        rows += calibrations.labelled(loaded, calibrations.read(options.labels))
+        rows += calibrations.use_labels(loaded, calibrations.read_labels(options.labels))
     if options.protocols:
-        rows += [row for run in loaded for row in protocols.rows(run)]
-    frame = frames.concat([frame, estimates.breakdowns(loaded), frames.frame(rows)], benchmark="nein")
+        rows += [row for run in loaded for row in protocols.make_rows(run)]
+    frame = frames.concat(
+        [frame, estimates.estimate_breakdowns(loaded), frames.frame(rows)], benchmark="nein"
+    )
     kinds = dict.fromkeys(calibrations.KINDS[judge.kind] for judge in judges)
-    how["notes"] += calibrations.flags(frame, kinds)
+    options_of_page["notes"] += calibrations.list_flags(frame, kinds)
     title = options.title or f"NeIn: {', '.join(dict.fromkeys(run.name for run in loaded))}"
-    how["sections"] = sections.all_sections(compare.table(compared))
-    return Page(title, frame=frame, parts=[samples(loaded, options)], **how)
+    options_of_page["sections"] = sections.all_sections(compare.table(comparison_rows))
+    return Page(title, frame=frame, parts=[make_browser(loaded, options)], **options_of_page)
 
 
-def sides(loaded: Sequence[RunDir], controls: Mapping[str, RunDir] = MappingProxyType({})) -> dict[str, Side]:
+def make_sides(
+    loaded: Sequence[RunDir], controls: Mapping[str, RunDir] = MappingProxyType({})
+) -> dict[str, Side]:
     """The runs as they are compared. controls: editor -> its run of "Remove the X.", less which a run with
     negative instructions has its negation gap."""
     found = {}
@@ -115,18 +125,21 @@ _FINDINGS = (
 )
 
 
-def finding(frame: pd.DataFrame) -> list[str]:
+def make_finding(frame: pd.DataFrame) -> list[str]:
     """What was found in a sentence, by the first judge that saw it: the widest negation gap; of minimal pairs
     how different two opposite sentences make an edit; else Removal; none without a judge."""
     change = '"Remove the X." becomes a sentence that says X is absent'
     for metric, judge in REMOVALS.items():
-        gaps, what = frames.select(estimates.headline(frame), metric=metric), f"Removal (judged by {judge})"
-        if sentence := tables.widest(gaps, quantity=what, change=change, models="editors"):
+        gaps, quantity = (
+            frames.select(estimates.select_gaps(frame), metric=metric),
+            f"Removal (judged by {judge})",
+        )
+        if sentence := tables.widest(gaps, quantity=quantity, change=change, models="editors"):
             return [sentence]
-    for where, lowest, highest in _FINDINGS:
+    for selection, lowest, highest in _FINDINGS:
         for metric, judge in REMOVALS.items():
-            found = frames.select(frame, metric=metric, **where).dropna(subset="value")
-            if rows := sorted(frames.records(found), key=lambda row: row["value"]):
+            table_rows = frames.select(frame, metric=metric, **selection).dropna(subset="value")
+            if rows := sorted(frames.records(table_rows), key=lambda row: row["value"]):
                 sentence = lowest.format(rows[0]["model"], tables.text(rows[0]))
                 if len(rows) > 1:
                     last = tables.text(rows[-1], interval="none")
@@ -135,7 +148,7 @@ def finding(frame: pd.DataFrame) -> list[str]:
     return []
 
 
-def notes(frame: pd.DataFrame, loaded: Sequence[RunDir]) -> list[str]:
+def make_notes(frame: pd.DataFrame, loaded: Sequence[RunDir]) -> list[str]:
     """What a reader has to know: small sets, rows that differ, samples lost."""
     results = frames.records(frame, task="results")
     configs = [run.about.get("config", {}) for run in loaded]
@@ -150,26 +163,26 @@ def notes(frame: pd.DataFrame, loaded: Sequence[RunDir]) -> list[str]:
     by_run: dict[str, list[Figure]] = {}
     for row in results:
         by_run.setdefault(f"{row['model']}/{row['variant']}", []).append(row)
-    for what, values in {
+    for property_name, values in {
         "data": {run.about.get("data", {}).get("records_sha256") for run in loaded},
         "protocol": {config.get("protocol") for config in configs},
         "alignment": {config.get("align") for config in configs},
         "size": {max(row["n"] + row["unscored"] for row in rows) for rows in by_run.values()},
     }.items():
         if len(values) > 1:
-            sentences.append(f"the rows differ in {what}; they are not comparable with each other.")
+            sentences.append(f"the rows differ in {property_name}; they are not comparable with each other.")
     for name, rows in by_run.items():
-        sentences += _losses(name, rows)
-    sentences += [*_idle(loaded), *_reshaped(loaded)]
+        sentences += _explain_losses(name, rows)
+    sentences += [*_list_idle(loaded), *_list_reshaped(loaded)]
     for run in loaded:
         if lost := run.every.frame.dropna(subset="failed")["id"].nunique():
             calls = [call["command"] for call in run.about.get("invocations", []) if call.get("command")]
-            again = f"Retry with: {shlex.join(['nein', *calls[-1]])}" if calls else "Give the command again."
-            sentences.append(f"{run.label}: {lost} samples lack the answer of an endpoint. {again}")
+            advice = f"Retry with: {shlex.join(['nein', *calls[-1]])}" if calls else "Give the command again."
+            sentences.append(f"{run.label}: {lost} samples lack the answer of an endpoint. {advice}")
     return sentences
 
 
-def _idle(loaded: Sequence[RunDir]) -> Iterator[str]:
+def _list_idle(loaded: Sequence[RunDir]) -> Iterator[str]:
     """Runs with a remedy whose images of changed requests are all those of the editor without it."""
     from nein.models.remedies.editors import AFFIRMED, AS_IT_IS
 
@@ -180,7 +193,7 @@ def _idle(loaded: Sequence[RunDir]) -> Iterator[str]:
             continue
         changed = [row for row in run.edits.values() if not row.note.startswith((AFFIRMED, AS_IT_IS))]
         pairs = [(row.sha256, edits[name][row.id].sha256) for row in changed if row.id in edits[name]]
-        same = [one == other for one, other in pairs if one and other]
+        same = [digest == plain_digest for digest, plain_digest in pairs if digest and plain_digest]
         if same and all(same):
             yield (
                 f"{run.label}: --mend {mend} did not act: all {len(same)} images are "
@@ -188,7 +201,7 @@ def _idle(loaded: Sequence[RunDir]) -> Iterator[str]:
             )
 
 
-def _reshaped(loaded: Sequence[RunDir]) -> Iterator[str]:
+def _list_reshaped(loaded: Sequence[RunDir]) -> Iterator[str]:
     """Runs whose images came back with another aspect ratio, which metrics of targets do not see."""
     for run in loaded:
         stretched = [METRICS[name].title for name in run.metrics if "align" in METRICS[name].settings]
@@ -210,7 +223,7 @@ def few_clusters(results: Sequence[Figure]) -> Iterator[str]:
         )
 
 
-def _losses(name: str, rows: Sequence[Figure]) -> Iterator[str]:
+def _explain_losses(name: str, rows: Sequence[Figure]) -> Iterator[str]:
     """Why samples of a run are unscored: edits that failed or were refused in a sentence each, then what each
     metric lost besides, with the commonest reasons."""
     reasons = {row["metric"]: frames.reasons(row) for row in rows}
@@ -236,17 +249,17 @@ COLUMNS = ("metric", "value", "reason", "evidence")
 EVIDENCE = ("answer", "p_yes", "p_no", "score", "threshold", "before", "after", "question")
 
 
-def samples(loaded: Sequence[RunDir], options: ReportConfig) -> Part:
+def make_browser(loaded: Sequence[RunDir], options: ReportConfig) -> Part:
     """The image that every run made of each sample, with verdicts, answers and scores. Without the data set
     images of samples and targets are missing."""
     note = ""
     try:
         dataset = loading.reload(loaded[0].about["data"], options.data, options.split)
-        known = {sample.id: sample for sample in dataset.samples}
+        records = {sample.id: sample for sample in dataset.samples}
     except (UserError, KeyError) as error:
         if options.data:
             raise
-        known, note = {}, f"Pictures of samples and targets are missing: {error} Give --data."
+        records, note = {}, f"Pictures of samples and targets are missing: {error} Give --data."
     metrics = [name for name in METRICS if any(name in run.metrics for run in loaded)]
     track = "negative" if any(run.track == "negative" for run in loaded) else loaded[0].track
     return cards.browser(
@@ -260,7 +273,7 @@ def samples(loaded: Sequence[RunDir], options: ReportConfig) -> Part:
             columns=COLUMNS,
             boxes="removal_ovd" in metrics,
         ),
-        lambda: shown(loaded, known, metrics, options.thumbnails),
+        lambda: make_cards(loaded, records, metrics, options.thumbnails),
         note=note,
         out=options.out.with_suffix(".html"),
         budget=options.embed * 2**20,
@@ -268,13 +281,15 @@ def samples(loaded: Sequence[RunDir], options: ReportConfig) -> Part:
     )
 
 
-def shown(
-    loaded: Sequence[RunDir], known: Mapping[str, Sample], metrics: Sequence[str], side: int
+def make_cards(
+    loaded: Sequence[RunDir], records: Mapping[str, Sample], metrics: Sequence[str], side: int
 ) -> Iterator[cards.Card]:
     """Sample after sample. known: id -> record, where the data are at hand; side: of the longer side of
     images in pixels; 0: none."""
     names = list(dict.fromkeys(name for run in loaded for name in run.edits))
-    pictures = cards.of_samples((_places(loaded, known.get(name), name) for name in names), side)
+    pictures = cards.of_samples(
+        (_list_image_sources(loaded, records.get(name), name) for name in names), side
+    )
     values = [[run.values(metric) for metric in metrics] for run in loaded]
     #: A sample is told as in the first run that has it, of those with negative instructions if it can be.
     told_by = sorted(loaded, key=lambda run: run.track != "negative")
@@ -282,7 +297,7 @@ def shown(
     for name, thumbnails in zip(names, pictures, strict=True):
         edits = thumbnails[2:] or [none] * len(loaded)
         told = next(run.edits[name] for run in told_by if name in run.edits)
-        sample = known.get(name)
+        sample = records.get(name)
         caption = f" · caption: {sample.caption}" if sample else ""
         facets = {
             "Object": told.object,
@@ -300,25 +315,27 @@ def shown(
                 for of_run, words in zip(values, why, strict=True)
             ],
             [*zip(("sample", "target"), thumbnails[:2], strict=False)],
-            said=[_said(*each, name, metrics) for each in zip(loaded, edits, strict=True)],
+            said=[_make_reply(*each, name, metrics) for each in zip(loaded, edits, strict=True)],
         )
 
 
-def _places(loaded: Sequence[RunDir], sample: Sample | None, name: str) -> list[str | dict[str, str]]:
+def _list_image_sources(
+    loaded: Sequence[RunDir], sample: Sample | None, name: str
+) -> list[str | dict[str, str]]:
     """Of the images of a sample, its target, and of every edit: a file, or why there is none."""
-    places: list[str | dict[str, str]] = [{"none": "not at hand"}] * 2
+    image_sources: list[str | dict[str, str]] = [{"none": "not at hand"}] * 2
     if sample is not None:
-        places = [str(sample.sample_path), str(sample.source_path)]
+        image_sources = [str(sample.sample_path), str(sample.source_path)]
     for run in loaded:
         edit = run.edits.get(name)
         if edit is None or edit.image is None:
-            places.append({"none": edit.why_not if edit else "not in this run"})
+            image_sources.append({"none": edit.why_not if edit else "not in this run"})
         else:
-            places.append(str(run.image_path(edit)))
-    return places
+            image_sources.append(str(run.image_path(edit)))
+    return image_sources
 
 
-def _said(run: RunDir, picture: Thumbnail, name: str, metrics: Sequence[str]) -> cards.CardReply:
+def _make_reply(run: RunDir, picture: Thumbnail, name: str, metrics: Sequence[str]) -> cards.CardReply:
     """A row of every score: place of the metric, value, then the reason and what the judge said."""
     edit = run.edits.get(name)
     if edit is None:
@@ -329,9 +346,9 @@ def _said(run: RunDir, picture: Thumbnail, name: str, metrics: Sequence[str]) ->
     for row in run.replies(name):
         if row.detail.get("box") and row.detail["score"] > row.detail["threshold"]:
             boxes.append((f"{edit.object} {row.detail['score']:.2f}", *row.detail["box"]))
-        said = {key: row.detail[key] for key in EVIDENCE if key in row.detail}
-        more = [row.reason, said] if row.detail else [row.reason] if row.reason else []
-        rows.append([metrics.index(row.metric), row.value, *more])
+        evidence = {key: row.detail[key] for key in EVIDENCE if key in row.detail}
+        extras = [row.reason, evidence] if row.detail else [row.reason] if row.reason else []
+        rows.append([metrics.index(row.metric), row.value, *extras])
     size = images.probe(run.image_path(edit)) if boxes and isinstance(picture, str) else ()
     return cards.CardReply(
         picture, size, boxes if size else (), line=" · ".join(filter(None, parts)), rows=rows

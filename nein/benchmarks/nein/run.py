@@ -19,7 +19,7 @@ from nein.benchmarks.nein.runs import (
     SCORES,
     RunDir,
     export_questions,
-    in_order,
+    order_runs,
     scores_of,
 )
 from nein.benchmarks.nein.stages import Edit, Score, Scorer
@@ -45,15 +45,15 @@ from nein.reporting.scores import ScoreTable
 log = logging.getLogger(__name__)
 
 
-def _data(config: EvalConfig, choices: Sequence[EditorChoice], wanted: Sequence[str]) -> Dataset:
+def _load_data(config: EvalConfig, choices: Sequence[EditorChoice], metrics: Sequence[str]) -> Dataset:
     """The data of a command. Raises UserError, also where they lack what a metric or an editor needs."""
-    given = config.data
-    dataset = loading.load(given, split=config.split, columns=config.columns, families=config.families)
+    reference = config.data
+    dataset = loading.load(reference, split=config.split, columns=config.columns, families=config.families)
     has_things = any(sample.things for sample in dataset.samples)
-    if lacking := [metric for metric in wanted if METRICS[metric].by_truth and not has_things]:
+    if unsupported := [metric for metric in metrics if METRICS[metric].by_truth and not has_things]:
         raise UserError(
-            f"The metric '{lacking[0]}' needs data that say which things every picture shows, and "
-            f"'{given}' does not; take --data nano:scope, or other metrics."
+            f"The metric '{unsupported[0]}' needs data that say which things every picture shows, and "
+            f"'{reference}' does not; take --data nano:scope, or other metrics."
         )
     for choice in choices:
         if choice.external is not None:
@@ -61,7 +61,7 @@ def _data(config: EvalConfig, choices: Sequence[EditorChoice], wanted: Sequence[
     return dataset
 
 
-def _missing_images(dataset: Dataset, name: str) -> Iterator[str]:
+def _note_missing_images(dataset: Dataset, name: str) -> Iterator[str]:
     """Sentences on images that are not there, whose samples will be unscored; none is opened. Raises
     UserError where every image of a kind is missing: then the folder is another one."""
     sources = {sample.source_id for sample in dataset.samples}
@@ -73,24 +73,26 @@ def _missing_images(dataset: Dataset, name: str) -> Iterator[str]:
             yield f"{message}; their samples will be unscored."
 
 
-def _load(config: EvalConfig, choice: EditorChoice, device: str, plain: Callable[[], Editor]) -> Editor:
+def _load_editor(
+    config: EvalConfig, choice: EditorChoice, device: str, plain: Callable[[], Editor]
+) -> Editor:
     """The editor, with its remedy. plain: gives it without."""
     if not choice.remedy:
         return plain()
     from nein.models.judges import RemovalReward
     from nein.models.remedies.editors import add_remedy
 
-    services = services_of(config)
+    services = make_services(config)
 
     def removal() -> RemovalReward:
         judge = stages.load_models(["removal_vqa"], config, device, services)["vqa"]
         return RemovalReward(judge, config.article)
 
-    how: dict[str, Any] = {"device": device, "dtype": config.judge_dtype}
-    return add_remedy(plain(), choice.remedy, services=services, removal=removal, **how)
+    options: dict[str, Any] = {"device": device, "dtype": config.judge_dtype}
+    return add_remedy(plain(), choice.remedy, services=services, removal=removal, **options)
 
 
-def services_of(config: EvalConfig) -> Services:
+def make_services(config: EvalConfig) -> Services:
     return Services.create(config, config.cache_dir / "answers.sqlite")
 
 
@@ -116,7 +118,7 @@ class NeIn(Benchmark):
     name, title, command = "nein", "NeIn", "eval"
     config, report_config, compare_config = EvalConfig, ReportConfig, CompareConfig
     folder, reports_all = RunDir, True
-    page, gaps = staticmethod(report.page), staticmethod(estimates.negation_gaps)
+    page, gaps = staticmethod(report.make_page), staticmethod(estimates.negation_gaps)
     paper_gaps = staticmethod(paper_numbers.paper_gaps)
     paper_estimates = staticmethod(paper_numbers.paper_estimates)
 
@@ -130,15 +132,15 @@ class NeIn(Benchmark):
         choices = editor_choice.resolve_editors(*named, config.protocol == "paper")
         for choice in choices if edits else ():
             choice.check_references()
-        wanted = config.metrics if scores else []
-        judged = [name for name in wanted if not (config.answers_from and name == "removal_vqa")]
+        metrics = config.metrics if scores else []
+        judged = [name for name in metrics if not (config.answers_from and name == "removal_vqa")]
         stages.check_references(judged, config)
-        dataset = _data(config, choices, wanted)
-        notes = [*_missing_images(dataset, config.data)] if dataset.missing else []
+        dataset = _load_data(config, choices, metrics)
+        notes = [*_note_missing_images(dataset, config.data)] if dataset.missing else []
         if "vqa" in stages.model_kinds(judged):
             notes += filter(None, (choice.kinship(config.models.vqa) for choice in choices))
         blocks = Blocks(len(dataset.samples), config.batch_size, dataset.select(config.limit, config.samples))
-        answers = _read_log(config, choices) if judged != wanted else None
+        answers = _read_log(config, choices) if judged != metrics else None
         place = "device" if stages.model_kinds(judged) else "host"
         load_scorer = functools.partial(Scorer, config, device)
         scorer = Model("scoring", load_scorer, Scorer.describe, place, Scorer.usage)
@@ -146,75 +148,82 @@ class NeIn(Benchmark):
         if answers is not None:
             outputs[scores_of("removal_vqa")] = {"answers": json_digest(answers)[:12]}
         how: dict[str, Any] = {"device": device, "dtype": config.dtype, "batch_size": config.batch_size}
-        how["services"] = functools.partial(services_of, config)
+        how["services"] = functools.partial(make_services, config)
         loaders: dict[str, Callable[[], Editor]] = {}  # of an editor with and without remedies one
-        found: list[Run] = []
+        runs: list[Run] = []
         for choice in choices:
             load = Shared(functools.partial(choice.load, **how))
             plain = loaders.setdefault((choice.plain or choice).asked, load)
-            made_by = functools.partial(_load, config, choice, device, plain)
+            made_by = functools.partial(_load_editor, config, choice, device, plain)
             external = choice.external
             name = f"{choice.asked}/{external.track}" if external else choice.asked
             editor = Model.one(name, made_by, choice.place, "editor", choice.requests or 0)
             singly = choice.requests is not None
             edited = dataclasses.replace(blocks, size=1, unit=blocks.size) if singly else blocks
-            chosen = choice.identity()
+            identity_of_editor = choice.identity()
             if choice.asks_the_run:
                 judge = config.models.vqa
-                chosen["mend.judge"] = {"name": identity_of(judge), **contents({"judge": judge})}
+                identity_of_editor["mend.judge"] = {"name": identity_of(judge), **contents({"judge": judge})}
             for track in [external.track] if external else config.tracks:
                 run = RunDir(config.out_dir / choice.slug / track)
                 steps: list[Stage] = []
                 of_run: Any = {"run": run, "dataset": dataset, "config": config}
                 if edits:
                     steps.append(Edit(blocks=edited, model=editor, choice=choice, **of_run))
-                elif lacking := [
+                elif incomplete := [
                     n for n in edited.numbers if len(edited.needed(n)) > run.records(EDIT, n, edited)
                 ]:
                     raise UserError(
-                        f"'{run.path}' lacks edits in {len(lacking)} of {len(edited.numbers)} blocks of "
+                        f"'{run.path}' lacks edits in {len(incomplete)} of {len(edited.numbers)} blocks of "
                         "samples; run the stage edit to make them."
                     )
                 if scores:
                     steps.append(
-                        Score(edited=edited, metrics=wanted, model=scorer, answers=answers, **of_run)
+                        Score(edited=edited, metrics=metrics, model=scorer, answers=answers, **of_run)
                     )
-                identity = {**chosen, "track": track, "seed": config.seed, "data": dataset.records_sha256}
+                identity = {
+                    **identity_of_editor,
+                    "track": track,
+                    "seed": config.seed,
+                    "data": dataset.records_sha256,
+                }
                 identity |= machine_identity(config, device)
                 facts = {"editor": choice.slug, "track": track, "config": dataclasses.asdict(config)}
                 facts |= {"data": dataset.facts(blocks), "selected": {EDIT: edited.selection}}
-                partial = not wanted and not run.scored_metrics(edited)
-                found.append(Run(run, run.label, identity, steps, facts, outputs, partial, notes))
-        return found
+                partial = not metrics and not run.list_complete_metrics(edited)
+                runs.append(Run(run, run.label, identity, steps, facts, outputs, partial, notes))
+        return runs
 
     def scores(self, run: Run) -> ScoreTable:
         """The scores by every metric that the whole selection has; also works out what exists only for the
         whole."""
         folder = run.folder
-        names, opened = folder.scored_metrics(folder.blocks), folder.outputs(SCORES)
+        names, opened = folder.list_complete_metrics(folder.blocks), folder.outputs(SCORES)
         if partial := [name for name in opened if name not in names and folder.done(scores_of(name))]:
             why = "scored on a smaller selection only, and left out; add to --metrics to complete"
             log.warning("%s: %s %s", folder.label, ", ".join(partial), why)
-        whole = [name for name in names if METRICS[name].kind == "corpus"]
-        if entries := {name: dataclasses.asdict(estimates.of_whole(name, folder)) for name in whole}:
+        corpus_metrics = [name for name in names if METRICS[name].kind == "corpus"]
+        if entries := {
+            name: dataclasses.asdict(estimates.compute_corpus_metric(name, folder)) for name in corpus_metrics
+        }:
             atomic.write_json(folder.path / CORPUS, entries)
-        return folder.scored()
+        return folder.make_scores()
 
     def estimates(self, table: ScoreTable, folder: Any) -> pd.DataFrame:
         return estimates.make_estimates(table, folder.corpus(), folder.track)
 
     def primary_scores(self, table: ScoreTable, folder: Any) -> ScoreTable:
         """The scores by the metric that lacks most."""
-        lacking = table.frame.loc[table.frame["value"].isna(), "metric"].value_counts()
-        return table.where(metric=lacking.index[0]) if len(lacking) else table
+        unscored_counts = table.frame.loc[table.frame["value"].isna(), "metric"].value_counts()
+        return table.where(metric=unscored_counts.index[0]) if len(unscored_counts) else table
 
     def harness_questions(self, run: Finished, options: Any) -> Iterator[Question]:
         return export_questions(run.folder)
 
     def sides(self, finished: Sequence[Finished], options: Any) -> dict[str, Side]:
-        loaded = in_order([entry.folder for entry in finished])
+        loaded = order_runs([entry.folder for entry in finished])
         chosen = [run for run in loaded if options is None or options.track in (run.track, "all")]
-        return report.sides(chosen, {run.name: run for run in loaded if run.track == "remove"})
+        return report.make_sides(chosen, {run.name: run for run in loaded if run.track == "remove"})
 
 
 NEIN = NeIn()

@@ -127,7 +127,7 @@ UNREAD = "unread"
 class RunDir(Folder):
     """One run in OUT/<editor>/<track>. What its blocks hold is read when it is first wanted, and kept.
 
-    name  The editor in tables: another one where several runs have it (`in_order`).
+    name  The editor in tables: another one where several runs have it (`order_runs`).
     """
 
     benchmark = "nein"
@@ -185,7 +185,7 @@ class RunDir(Folder):
         """Sample id -> its source image."""
         return {name: edit.source_id for name, edit in self.edits.items()}
 
-    def scored_metrics(self, blocks: Blocks) -> list[str]:
+    def list_complete_metrics(self, blocks: Blocks) -> list[str]:
         """The metrics that have scores of all these samples."""
         units = blocks.units
         return [
@@ -211,13 +211,13 @@ class RunDir(Folder):
                 row.metric = name
                 yield row
 
-    def scored(self) -> ScoreTable:
+    def make_scores(self) -> ScoreTable:
         """The table of scores, from the blocks. Raises UserError for a score without an edit or out of its
         range."""
-        names = [name for name in self.scored_metrics(self.blocks) if METRICS[name].kind != "corpus"]
-        return ScoreTable.from_rows(map(self._line, self.score_rows(names)), DETAILS)
+        names = [name for name in self.list_complete_metrics(self.blocks) if METRICS[name].kind != "corpus"]
+        return ScoreTable.from_rows(map(self._make_line, self.score_rows(names)), DETAILS)
 
-    def _line(self, row: ScoreRow) -> Row:
+    def _make_line(self, row: ScoreRow) -> Row:
         """What the table says of a score."""
         if (edit := self.edits.get(row.id)) is None:
             raise UserError(
@@ -231,10 +231,10 @@ class RunDir(Folder):
                 f"'{self.path}' gives the sample '{row.id}' {row.value} by {metric.name}, which is no such "
                 "score; remove its scores and give its nein eval again."
             )
-        found = {**of_edit(edit, self.track), "metric": row.metric, "value": row.value}
-        found["outcome"] = self._outcomes.get(edit.id)
-        found |= {"reason": row.reason or None, "before": row.detail.get("present_before")}
-        return found | {"failed": row.again or edit.again or None}
+        entries = {**label_edit(edit, self.track), "metric": row.metric, "value": row.value}
+        entries["outcome"] = self._outcomes.get(edit.id)
+        entries |= {"reason": row.reason or None, "before": row.detail.get("present_before")}
+        return entries | {"failed": row.again or edit.again or None}
 
     @cached_property
     def _outcomes(self) -> dict[str, str]:
@@ -254,13 +254,13 @@ class RunDir(Folder):
     @cached_property
     def table(self) -> ScoreTable:
         """The scores, those of Removal only where the object must go."""
-        return without_stays(self.every)
+        return drop_stays(self.every)
 
     @cached_property
     def metrics(self) -> list[str]:
         return self.every.names("metric")
 
-    def of(self, metric: str) -> ScoreTable:
+    def scores_by(self, metric: str) -> ScoreTable:
         return self.table.where(metric=metric)
 
     def values(self, metric: str, every: bool = False) -> dict[str, float | None]:
@@ -275,14 +275,14 @@ class RunDir(Folder):
         return atomic.read_json(path, dict[str, CorpusRow]) if path.exists() else {}
 
     @cached_property
-    def _places(self) -> dict[str, int]:
+    def _block_of_sample(self) -> dict[str, int]:
         """Sample -> the block of its scores."""
         size = self.blocks.units.size
         return {name: index // size for name, index in zip(self.edits, self.blocks.indices, strict=False)}
 
     def replies(self, sample: str) -> list[ScoreRow]:
         """The scores of a sample, read again from its block."""
-        number = self._places.get(sample, -1)
+        number = self._block_of_sample.get(sample, -1)
         if number not in (-1, self._block[0]):
             self._block = number, [*self.score_rows(number=number)]
         return [row for row in self._block[1] if row.id == sample]
@@ -296,13 +296,13 @@ def read_image(path: Path, role: str, plain: bool = False) -> np.ndarray | str:
         return f"the {role} image is unusable: {error}"
 
 
-def without_stays(every: ScoreTable) -> ScoreTable:
+def drop_stays(every: ScoreTable) -> ScoreTable:
     """The scores without those of Removal where the object need not go."""
     nothing = every.frame["metric"].isin(REMOVAL) & every.frame["stays"].notna()
     return ScoreTable(every.frame[~nothing])
 
 
-def of_edit(edit: EditRow, track: str) -> Row:
+def label_edit(edit: EditRow, track: str) -> Row:
     """What the table says of a sample."""
     return {
         "id": edit.id,
@@ -342,17 +342,17 @@ def export_questions(run: RunDir) -> Iterator[Question]:
 
 def load(paths: Sequence[Path]) -> list[RunDir]:
     """The complete runs below the paths. Raises UserError: none, or of different data."""
-    return in_order([run for run in map(RunDir, runs_at(paths)) if run.is_complete])
+    return order_runs([run for run in map(RunDir, runs_at(paths)) if run.is_complete])
 
 
-def in_order(loaded: Sequence[RunDir], same_data: bool = True) -> list[RunDir]:
+def order_runs(loaded: Sequence[RunDir], same_data: bool = True) -> list[RunDir]:
     """Runs as in tables, told apart by name: editors as in the paper, then as in their command, then by
     name; of an editor the instruction under test first. Raises UserError for runs of different data."""
     data = [run.about.get("data", {}).get("records_sha256") for run in loaded]
     if other := next((run for run, sha in zip(loaded, data, strict=True) if sha != data[0]), None):
         if same_data:
-            both = f"'{loaded[0].path}' and '{other.path}'"
-            raise UserError(f"{both} were made on different data; name them one by one.")
+            pairs_of_names = f"'{loaded[0].path}' and '{other.path}'"
+            raise UserError(f"{pairs_of_names} were made on different data; name them one by one.")
     several = len({run.out.resolve() for run in loaded}) > 1
     for run in loaded:
         run.name = f"{run.out.name}/{run.editor}" if several else run.editor

@@ -25,50 +25,52 @@ METRIC = Row("metric", names=heading)
 BY_JUDGE = (EDITOR, Row("metric", "judge", REMOVALS))
 
 
-def _columns(of: str, titles: Mapping[str, Any], show: Show | None = None) -> list[Column]:
+def _columns(column: str, titles: Mapping[str, Any], show: Show | None = None) -> list[Column]:
     """A column under every title, of the figures that have the entry in the column `of` of the frame."""
-    return [Column(title, {of: name}, show or estimate()) for title, name in titles.items()]
+    return [Column(title, {column: name}, show or estimate()) for title, name in titles.items()]
 
 
-def shown(figures: Sequence[Figure]) -> str:
+def show_mean(figures: Sequence[Figure]) -> str:
     """A figure with ± or, where bounded, the ends of its interval."""
     is_mean = METRICS[figures[0]["metric"]].span is None
     return tables.text(figures[0], interval="reach" if is_mean else "ends")
 
 
-def _metrics(where: Mapping[str, Any]) -> Column:
+def _metrics(selection: Mapping[str, Any]) -> Column:
     """A column per metric, also of plug-ins: asked for anew by every report."""
-    return Column("", where, shown, by="metric", names=heading, order=tuple(METRICS))
+    return Column("", selection, show_mean, by="metric", names=heading, order=tuple(METRICS))
 
 
-def _of_presence(by_judge: bool = True) -> tuple[str, ...]:
+def _presence_metrics(by_judge: bool = True) -> tuple[str, ...]:
     """Metrics that say what is in an image, by a judge or because it is known; or all others."""
     return tuple(name for name, row in METRICS.items() if (row.by_judge or row.by_truth) == by_judge)
 
 
-def _refused(figures: Sequence[Figure]) -> str:
+def _show_refused(figures: Sequence[Figure]) -> str:
     return f"{round(figures[0]['value'] * figures[0]['n'])} of {figures[0]['n']}"
 
 
-def results(key: str = "results", title: str = "Results", metrics: Sequence[str] | None = None) -> Table:
+def results_table(
+    key: str = "results", title: str = "Results", metrics: Sequence[str] | None = None
+) -> Table:
     """Table 3, of some metrics; of all with Removal last, which a narrow screen shows."""
     order = metrics or (*(name for name in METRICS if name not in REMOVALS), *reversed(REMOVALS))
-    where = {"task": ("results", "refusals"), "group": ("", ALL), "metric": (*order, "refused")}
+    selection = {"task": ("results", "refusals"), "group": ("", ALL), "metric": (*order, "refused")}
     columns = [
-        Column("", {"metric": order}, shown, by="metric", names=heading, order=order),
+        Column("", {"metric": order}, show_mean, by="metric", names=heading, order=order),
         Column("scored", {"task": "results"}, scored),
-        Column("refused", {"task": "refusals"}, _refused),
+        Column("refused", {"task": "refusals"}, _show_refused),
     ]
-    return Table(key, title, RUN, columns if metrics else [*columns[1:], columns[0]], where)
+    return Table(key, title, RUN, columns if metrics else [*columns[1:], columns[0]], selection)
 
 
 def quality_and_presence() -> list[Table]:
     """Table 3, in two parts as the paper has it."""
-    quality = results("results_quality", "Image quality", _of_presence(by_judge=False))
-    return [quality, results("results_presence", "Removal and retention", _of_presence())]
+    quality = results_table("results_quality", "Image quality", _presence_metrics(by_judge=False))
+    return [quality, results_table("results_presence", "Removal and retention", _presence_metrics())]
 
 
-def _results() -> Section:
+def _results_section() -> Section:
     limit = Table(
         "limit",
         "FID for N to infinity",
@@ -81,32 +83,35 @@ def _results() -> Section:
     note = "Requests that the editor or its service declined: in no score, and sent again only with "
     rows, columns = (
         (*RUN, Row("group", "negative instruction")),
-        [Column("%"), Column("refused", {}, _refused)],
+        [Column("%"), Column("refused", {}, _show_refused)],
     )
     refusals = Table("refusals", "Refused by the editor", rows, columns, note=f"{note}retry_refused.")
     return Section("results", "Results", [*quality_and_presence(), limit, refusals])
 
 
-def _families() -> Section:
+def _families_section() -> Section:
     """By family of negation and, where it is known, by what makes a sentence difficult."""
-    rows, where = [*RUN, Row("group", "family")], {"task": "families", "metric": _of_presence()}
-    columns = [_metrics(where), Column("scored", {}, scored)]
-    by_family = Table("families", "By family of negation", rows, columns, where)
-    rows, where = [*rows, METRIC, Row("axis", "how many")], {**where, "task": "difficulty"}
-    columns = [Column(by="level", show=shown, order=tuple("0123456789")), Column("n of each", show=_each)]
-    by_difficulty = Table("difficulty", "By family and difficulty", rows, columns, where)
+    rows, selection = [*RUN, Row("group", "family")], {"task": "families", "metric": _presence_metrics()}
+    columns = [_metrics(selection), Column("scored", {}, scored)]
+    by_family = Table("families", "By family of negation", rows, columns, selection)
+    rows, selection = [*rows, METRIC, Row("axis", "how many")], {**selection, "task": "difficulty"}
+    columns = [
+        Column(by="level", show=show_mean, order=tuple("0123456789")),
+        Column("n of each", show=_show_counts),
+    ]
+    by_difficulty = Table("difficulty", "By family and difficulty", rows, columns, selection)
     curves = [_curve(OTHERS, ", without a denial above"), _curve(DEPTH, "")]
     return Section("families", "Families of negation", [by_family, by_difficulty], curves)
 
 
-def _each(figures: Sequence[Figure]) -> str:
+def _show_counts(figures: Sequence[Figure]) -> str:
     return ", ".join(dict.fromkeys(str(figure["n"]) for figure in figures))
 
 
-def _curve(axis: str, which: str) -> plots.Plot:
+def _curve(axis: str, condition: str) -> plots.Plot:
     return plots.plot(
         axis.replace(" ", "_"),
-        f"Edits that obey a negation, by what is known of the pictures, by number of {axis}{which}, 95 % "
+        f"Edits that obey a negation, by what is known of the pictures, by number of {axis}{condition}, 95 % "
         "intervals",
         {"task": "difficulty", "metric": "obeyed", "axis": axis},
         plots.curves,
@@ -118,15 +123,15 @@ def _curve(axis: str, which: str) -> plots.Plot:
     )
 
 
-def _breakdowns() -> Section:
+def _breakdowns_section() -> Section:
     columns = (_metrics({}), Column("scored", {}, scored))
     titles = {"by_template": "negative instruction", "by_object": "object"}
     rows = {key: (*RUN, Row("group", title)) for key, title in titles.items()}
-    found = [Table(key, f"By {title}", rows[key], columns) for key, title in titles.items()]
-    return Section("breakdowns", "Breakdowns", found)
+    tables_made = [Table(key, f"By {title}", rows[key], columns) for key, title in titles.items()]
+    return Section("breakdowns", "Breakdowns", tables_made)
 
 
-def _gap() -> Section:
+def _gap_section() -> Section:
     of_gap = {"statistic": "gap"}
     columns = [
         *_columns("statistic", {'"Remove the X."': "affirmed", "negative": "negated", "gap (points)": "gap"}),
@@ -138,7 +143,7 @@ def _gap() -> Section:
         'Removal in per cent when told "Remove the X." and when told that X is absent, for the same samples '
         "from the same noise. Gap: the paired difference. Ratio: – where nothing was removed."
     )
-    whole = Table("gap", "Negation gap", BY_JUDGE, columns, note=note)
+    overall = Table("gap", "Negation gap", BY_JUDGE, columns, note=note)
     rows = (*BY_JUDGE, Row("group", "negative instruction"))
     columns = [Column("gap (points)"), Column("pairs", show=count())]
     note = "Paired by sample, intervals clustered by source image; not corrected for their number."
@@ -185,10 +190,10 @@ def _gap() -> Section:
         "the rule reads no phrase with X; they are unscored."
     )
     losses = Table("losses", "Lost by the rewriter, lost by the painter", rows, columns, note=note)
-    return Section("gap", "Negation gap", [whole, losses, by_template], [removal, gaps])
+    return Section("gap", "Negation gap", [overall, losses, by_template], [removal, gaps])
 
 
-def minimal_pairs() -> Section:
+def minimal_pairs_section() -> Section:
     of_part = {"statistic": "part"}
     columns = [
         *(Column(f"{cell} (change)", {"statistic": "change", "group": cell}) for cell in CELLS),
@@ -224,7 +229,7 @@ def minimal_pairs() -> Section:
     return Section("minimal_pairs", "Minimal pairs", [table], [parts])
 
 
-def _judges() -> Section:
+def _judges_section() -> Section:
     rates = {"sensitivity": "sensitivity", "specificity": "specificity", "ROC-AUC": "auc"}
     counts = {"present": "sensitivity", "absent": "specificity"}
     columns = [
@@ -281,11 +286,11 @@ def _judges() -> Section:
         diagonal=True,
         axes=("soft score", "per cent really present"),
     )
-    shown = [calibration, controls, corrected, agreement, *people()]
-    return Section("judges", "Judges", shown, [reliability])
+    tables_made = [calibration, controls, corrected, agreement, *label_tables()]
+    return Section("judges", "Judges", tables_made, [reliability])
 
 
-def people() -> list[Table]:
+def label_tables() -> list[Table]:
     """What labels say of runs, judges and raters."""
     of_labels = {"statistic": "labelled"}
     columns = [
@@ -309,12 +314,12 @@ def people() -> list[Table]:
     return [labelled, Table("judge-people", "The judges against people", rows, columns), labels.AGREEMENT]
 
 
-def _protocols() -> Section:
+def _protocols_section() -> Section:
     columns = [
         *_columns("statistic", {"fixed": "fixed", "paper": "paper"}),
-        Column("change", {"statistic": ("fixed", "paper")}, _change),
+        Column("change", {"statistic": ("fixed", "paper")}, _show_change),
         Column("samples that flip", {"statistic": "flips"}),
-        Column("n (fixed / paper)", {"statistic": ("fixed", "paper")}, _ns),
+        Column("n (fixed / paper)", {"statistic": ("fixed", "paper")}, _show_ns),
     ]
     others = ", ".join(f"{option} ({text})" for option, text in NOT_FROM_EVIDENCE.items())
     quirks = "; ".join(f"{name}: {text}" for name, text in QUIRKS.items())
@@ -324,20 +329,26 @@ def _protocols() -> Section:
     return Section("protocols", "Protocols", [Table("protocols", title, rows, columns, note=note)])
 
 
-def _change(figures: Sequence[Figure]) -> str:
-    by = {figure["statistic"]: figure for figure in figures}
-    fixed, paper = by["fixed"]["value"], by["paper"]["value"]
+def _show_change(figures: Sequence[Figure]) -> str:
+    by_statistic = {figure["statistic"]: figure for figure in figures}
+    fixed, paper = by_statistic["fixed"]["value"], by_statistic["paper"]["value"]
     if fixed is None or paper is None:
         return tables.DASH
-    return tables.number(paper - fixed, by["fixed"]["unit"], sign=True)
+    return tables.number(paper - fixed, by_statistic["fixed"]["unit"], sign=True)
 
 
-def _ns(figures: Sequence[Figure]) -> str:
+def _show_ns(figures: Sequence[Figure]) -> str:
     return str(figures[0].get("note") or " / ".join(dict.fromkeys(str(figure["n"]) for figure in figures)))
 
 
 def all_sections(comparisons: Table = COMPARISONS) -> list[Section]:
     """What a report shows, as far as there are figures."""
     compared = Section("comparisons", "Comparisons", [comparisons])
-    of_runs = [_gap(), minimal_pairs(), _results(), _families(), _breakdowns()]
-    return [*of_runs, compared, _judges(), _protocols()]
+    of_runs = [
+        _gap_section(),
+        minimal_pairs_section(),
+        _results_section(),
+        _families_section(),
+        _breakdowns_section(),
+    ]
+    return [*of_runs, compared, _judges_section(), _protocols_section()]

@@ -87,7 +87,7 @@ class Edit(Stage):
         readable = [(sample, image) for sample, image in members if not isinstance(image, str)]
         results = iter(self._results(editor, readable))
         rows: list[EditRow] = []
-        made: list[tuple[Path, np.ndarray]] = []
+        images_made: list[tuple[Path, np.ndarray]] = []
         for index, (sample, image) in zip(self.blocks.needed(number), members, strict=True):
             row = EditRow(sample.id, sample.source_id, sample.object, sample.instruction(track))
             row.template = sample.template if track == "negative" else None
@@ -108,9 +108,9 @@ class Edit(Stage):
             row.image, row.sha256 = self.run.image_name(index, sample.id), pixel_digest(result.image)
             (height, width), (high, wide) = result.image.shape[:2], image.shape[:2]
             row.reshaped = not 1 / ASPECT <= width * high / (height * wide) <= ASPECT
-            made.append((self.run.image_path(row), result.image))
+            images_made.append((self.run.image_path(row), result.image))
         with ThreadPoolExecutor(8) as pool:  # a disk keeps several in the time of one
-            list(pool.map(lambda image: images.write_png(*image), made))
+            list(pool.map(lambda image: images.write_png(*image), images_made))
         return {EDIT: rows}
 
     def _results(self, editor: Any, members: Sequence[Any]) -> list[tuple[EditResult, int]]:
@@ -130,16 +130,19 @@ class Edit(Stage):
         """Nothing is worth another try, and no image has vanished, or is empty."""
         if any(row.again or (row.refused and self.config.retry_refused) for row in rows):
             return False
-        made = [self.run.image_path(row) for row in rows if row.image is not None]
-        return all(map(atomic.holds_something, made))
+        paths = [self.run.image_path(row) for row in rows if row.image is not None]
+        return all(map(atomic.holds_something, paths))
 
     def ids(self, records: range) -> list[str]:
         return [sample.id for sample in self.dataset.members(records)]
 
     def files(self, records: range) -> list[Path]:
         samples = self.dataset.members(records)
-        given = self.choice.external.files if self.choice.external else {}  # images made elsewhere
-        return [*(s.sample_path for s in samples), *(given[s.id] for s in samples if s.id in given)]
+        external_files = self.choice.external.files if self.choice.external else {}  # images made elsewhere
+        return [
+            *(s.sample_path for s in samples),
+            *(external_files[s.id] for s in samples if s.id in external_files),
+        ]
 
 
 class Scorer:
@@ -156,18 +159,18 @@ class Scorer:
         """Metric -> a score per item of one block, for the metrics `names` `among` all that are wanted of it:
         an interrupted block is asked about as a whole one is."""
         with self._loading:
-            if lacking := [name for name in names if not self.loaded.keys() >= set(model_kinds([name]))]:
-                where = self._config.cache_dir
-                self._services = self._services or Services.create(self._config, where / "answers.sqlite")
-                found = load_models(lacking, self._config, self._device, self._services)
-                self.loaded = {**found, **self.loaded}
+            if unloaded := [name for name in names if not self.loaded.keys() >= set(model_kinds([name]))]:
+                cache_dir = self._config.cache_dir
+                self._services = self._services or Services.create(self._config, cache_dir / "answers.sqlite")
+                models_loaded = load_models(unloaded, self._config, self._device, self._services)
+                self.loaded = {**models_loaded, **self.loaded}
         batch = Batch(items, self.loaded, settings(self._config), tuple(among))
-        wanted = [METRICS[name] for name in names]
+        metrics = [METRICS[name] for name in names]
         if self._services is None:
-            return score_all(wanted, batch)
+            return score_all(metrics, batch)
         scope, folder = scope_of(item.id for item in items), self._config.cache_dir / "features"
         stores = BlockStore(FeatureCache(folder), scope), BlockStore(self._services.cache, scope)
-        scores = score_all(wanted, dataclasses.replace(batch, features=stores[0], records=stores[1]))
+        scores = score_all(metrics, dataclasses.replace(batch, features=stores[0], records=stores[1]))
         for store in stores:
             store.flush()
         return scores
@@ -238,29 +241,29 @@ class Score(Stage):
         edited = read_image(self.run.image_path(edit), "edited")
         if not isinstance(edited, str) and pixel_digest(edited) != edit.sha256:
             edited = "the edited image on disk is not the one this run wrote; remove it and run again"
-        found: Json = {"object": sample.object, "caption": sample.caption}
+        images_found: Json = {"object": sample.object, "caption": sample.caption}
         if edit.orientation != 1 and not isinstance(edited, str):
-            found["upright"] = images.upright(edited, edit.orientation)
+            images_found["upright"] = images.upright(edited, edit.orientation)
         if "target" in needed:
-            found["target"], found["target_key"] = read(sample.source_path, "COCO")
+            images_found["target"], images_found["target_key"] = read(sample.source_path, "COCO")
         if "sample" in needed:
             unedited, sent = read(sample.sample_path, "NeIn")
-            found |= {"sample": unedited, "sample_key": sent}
+            images_found |= {"sample": unedited, "sample_key": sent}
             if not isinstance(unedited, str):
                 if self.plain and sent != edit.sample_sha256:  # editors are given what `decode` says else
                     sent = pixel_digest(images.decode(sample.sample_path))
                 if sent != edit.sample_sha256:
                     why = "the NeIn image is not the one that was edited; it was changed in between"
-                    found["sample"] = why
+                    images_found["sample"] = why
                 elif self.plain and (turned := images.orientation(sample.sample_path)) != 1:
-                    found["sample_upright"] = images.upright(unedited, turned)
+                    images_found["sample_upright"] = images.upright(unedited, turned)
         if "things" in needed:
             without = [read_image(thing.without, "known") for thing in sample.things]
-            found["things"] = next((why for why in without if isinstance(why, str)), None) or [
+            images_found["things"] = next((why for why in without if isinstance(why, str)), None) or [
                 SceneObject(thing.name, thing.stays, np.asarray(image))
                 for thing, image in zip(sample.things, without, strict=True)
             ]
-        return EditPair(sample.id, edited, **found)
+        return EditPair(sample.id, edited, **images_found)
 
     def work(self, model: Scorer, inputs: Any, missing: tuple[str, ...]) -> dict[str, list[ScoreRow]]:
         number, items = inputs
@@ -331,29 +334,31 @@ def _write_features(
     atomic.write_bytes(run.feature_path(metric, number), content)
 
 
-def model_kinds(wanted: Iterable[str]) -> list[str]:
+def model_kinds(metrics: Iterable[str]) -> list[str]:
     """What the metrics `wanted` ask, each once: kinds of encoders and judges, and networks of their own."""
-    return list(dict.fromkeys(kind for name in wanted for kind in METRICS[name].models))
+    return list(dict.fromkeys(kind for name in metrics for kind in METRICS[name].models))
 
 
-def check_references(wanted: Iterable[str], config: EvalConfig) -> None:
+def check_references(metrics: Iterable[str], config: EvalConfig) -> None:
     """Looks at the models of the metrics `wanted` without loading one: it may be hours before they are.
     Raises UserError or MetricError."""
-    for kind in model_kinds(wanted):
+    for kind in model_kinds(metrics):
         if ":" in kind:  # a network of the metric's own
             load_attribute(kind)
             continue
-        where = resolve(getattr(config.models, kind))
-        if parse_reference(where).kind != "name":
-            loaders.check_reference(where)  # else a name of the library behind the metric ("alex")
+        location = resolve(getattr(config.models, kind))
+        if parse_reference(location).kind != "name":
+            loaders.check_reference(location)  # else a name of the library behind the metric ("alex")
         if kind == "vqa":
-            check_options(where, config.models.vqa_options)
+            check_options(location, config.models.vqa_options)
 
 
-def load_models(wanted: Iterable[str], config: EvalConfig, device: str, services: Services) -> dict[str, Any]:
+def load_models(
+    metrics: Iterable[str], config: EvalConfig, device: str, services: Services
+) -> dict[str, Any]:
     """Kind -> loaded encoder, judge or network, for the metrics `wanted`. Encoders measure: in float32."""
     loaded = {}
-    for kind in model_kinds(wanted):
+    for kind in model_kinds(metrics):
         if ":" in kind:
             loaded[kind] = load_attribute(kind)(device=device)
             continue
@@ -361,8 +366,8 @@ def load_models(wanted: Iterable[str], config: EvalConfig, device: str, services
         if kind in loaders.ENCODERS:
             loaded[kind] = loaders.load_encoder(kind, resolve(reference), device=device, dtype="float32")
         else:
-            how: dict[str, Any] = {"dtype": config.judge_dtype, **judge_options(kind, config)}
-            loaded[kind] = judges.load(kind, reference, services=services, device=device, **how)
+            options: dict[str, Any] = {"dtype": config.judge_dtype, **judge_options(kind, config)}
+            loaded[kind] = judges.load(kind, reference, services=services, device=device, **options)
     return loaded
 
 
