@@ -80,7 +80,7 @@ eval --preset paper --data x --editor omnigen --mend negative-prompt => which 'o
 eval --preset paper --data x --editor flux2 --mend nag => takes 'guided', which 'flux2' does not; use --mend
 
 report run --out x.html --formats htm => did you mean 'html'?
-report run --out x.html --calibration empty => holds no calibration
+report run --out x.html --calibration empty => has no calibration
 report run --out x.html --thumbnails -1 => greater than or equal to 0
 compare run => A comparison needs two runs; 1 complete run
 compare run --metrics removal => did you mean 'removal_

@@ -31,15 +31,15 @@ NOTE = (
 )
 
 
-def heading(metric: str) -> str:
-    known = METRICS.get(metric)
-    return tables.heading(known.title, known.higher_is_better) if known else metric
+def name_metric(metric: str) -> str:
+    row = METRICS.get(metric)
+    return tables.heading(row.title, row.higher_is_better) if row else metric
 
 
 COMPARISONS = Table(
     "comparisons",
     "Paired comparisons",
-    (Row("first", "A"), Row("second", "B"), Row("metric", names=heading), Row("variant")),
+    (Row("first", "A"), Row("second", "B"), Row("metric", names=name_metric), Row("variant")),
     (
         Column("A: mean", {"statistic": "first"}),
         Column("B: mean", {"statistic": "second"}),
@@ -68,15 +68,15 @@ class Side:
 
     scores: ScoreTable
     lost: ScoreTable | None = None
-    whole: Mapping[str, Figure] = field(default_factory=dict)
+    corpus: Mapping[str, Figure] = field(default_factory=dict)
 
     def metrics(self) -> list[str]:
-        found = [*self.scores.names("metric"), *self.whole]
-        known = [name for name in METRICS if name in found]
-        return [*known, *(name for name in found if name not in known)]
+        present = [*self.scores.names("metric"), *self.corpus]
+        listed = [name for name in METRICS if name in present]
+        return [*listed, *(name for name in present if name not in listed)]
 
 
-def chosen(names: Sequence[str], baseline: str | None) -> list[tuple[str, str]]:
+def choose_pairs(names: Sequence[str], baseline: str | None) -> list[tuple[str, str]]:
     """The pairs to compare: all, or every run with the baseline: a run, or an EDITOR of several, track by
     track. Raises UserError for an unknown one."""
     if baseline is None:
@@ -89,7 +89,7 @@ def chosen(names: Sequence[str], baseline: str | None) -> list[tuple[str, str]]:
     return [(name, against) for against in base for name in others if tracks[name] == tracks[against]]
 
 
-def comparisons(
+def compare_runs(
     sides: Mapping[str, Side],
     pairs: Sequence[tuple[str, str]],
     metrics: Sequence[str] = (),
@@ -100,44 +100,46 @@ def comparisons(
     rows: list[Figure] = []
     for first, second in pairs:
         for metric in metrics or sides[first].metrics():
-            for row in compared(sides[first], sides[second], metric):
+            for row in compare_metric(sides[first], sides[second], metric):
                 rows.append(
                     {"task": "comparisons", "first": first, "second": second, "metric": metric, **row}
                 )
-    return corrected(rows, family)
+    return correct_p(rows, family)
 
 
-def compared(one: Side, other: Side, metric: str) -> Iterator[Figure]:
+def compare_metric(first: Side, second: Side, metric: str) -> Iterator[Figure]:
     """The rows of a metric; none without samples scored in both."""
-    if metric in one.whole and metric in other.whole:
-        yield from _of_whole(one.whole[metric], other.whole[metric])
+    if metric in first.corpus and metric in second.corpus:
+        yield from _compare_corpus(first.corpus[metric], second.corpus[metric])
         return
-    known = METRICS.get(metric)
-    span, unit = (known.span, "%" if known.unit == "per cent" else "") if known else (1.0, "%")
-    mine, theirs = one.scores.where(metric=metric), other.scores.where(metric=metric)
+    entry = METRICS.get(metric)  # None: a benchmark's own metric, a share
+    span, unit = (entry.span, "%" if entry.unit == "per cent" else "") if entry else (1.0, "%")
+    mine, theirs = first.scores.where(metric=metric), second.scores.where(metric=metric)
     for (variant,), part in mine.groups("variant"):
-        rows = tested(part, theirs.where(variant=variant or None), span, unit)
+        rows = compare_pairs(part, theirs.where(variant=variant or None), span, unit)
         yield from ({**row, "variant": variant} for row in rows)
-    if one.lost is not None and other.lost is not None:
-        first, second = (side.where(metric=metric) for side in (one.lost, other.lost))
-        yield from ({**row, "variant": "gap"} for row in tested(first, second, 2.0, "points"))
+    if first.lost is not None and second.lost is not None:
+        first_gaps, second_gaps = (side.where(metric=metric) for side in (first.lost, second.lost))
+        yield from (
+            {**row, "variant": "gap"} for row in compare_pairs(first_gaps, second_gaps, 2.0, "points")
+        )
 
 
-def tested(one: ScoreTable, other: ScoreTable, span: float | None, unit: str) -> Iterator[Figure]:
+def compare_pairs(first: ScoreTable, second: ScoreTable, span: float | None, unit: str) -> Iterator[Figure]:
     """The rows of one comparison. span: as of `pairs_test`."""
-    a, b, clusters = one.pair(other)
+    a, b, clusters = first.pair(second)
     test = statistics.pairs_test(a, b, clusters, span)
     if test is None:
         return
-    yield number(test.means[0], unit=unit, n=len(one.scored), statistic="first")
-    yield number(test.means[1], unit=unit, n=len(other.scored), statistic="second")
-    unscored = len({*one.names("id"), *other.names("id")}) - len(a)
+    yield number(test.means[0], unit=unit, n=len(first.scored), statistic="first")
+    yield number(test.means[1], unit=unit, n=len(second.scored), statistic="second")
+    unscored = len({*first.names("id"), *second.names("id")}) - len(a)
     numbers = {"p": test.p, "p_least": test.least, "needed": test.needed, "detectable": test.detectable}
     row = figure(test.difference, unit="points" if unit == "%" else unit, unscored=unscored)
     yield {**row, **numbers, "statistic": "difference"}
 
 
-def _of_whole(first: Figure, second: Figure) -> Iterator[Figure]:
+def _compare_corpus(first: Figure, second: Figure) -> Iterator[Figure]:
     """FID of two runs of the same source images: the same groups of these leave both, which pairs them."""
     if first["value"] is None or second["value"] is None:
         return
@@ -157,7 +159,7 @@ def _of_whole(first: Figure, second: Figure) -> Iterator[Figure]:
     yield figure(estimate, unit="", unscored=unscored, statistic="difference", p=p)
 
 
-def corrected(rows: list[Figure], family: str) -> list[Figure]:
+def correct_p(rows: list[Figure], family: str) -> list[Figure]:
     """Adds to the differences their p after Holm, and over how many: those of a metric ("metric"), the gaps
     of a metric, or "all"."""
     families: dict[Any, list[Figure]] = {}
@@ -171,25 +173,25 @@ def corrected(rows: list[Figure], family: str) -> list[Figure]:
     return rows
 
 
-def worse(rows: Sequence[Figure], points: float) -> list[str]:
-    """A sentence for every difference whose interval says that the first run is worse than the second by
-    more than `points`, in the unit shown."""
+def list_worse(rows: Sequence[Figure], points: float) -> list[str]:
+    """A sentence for every difference whose interval lies beyond `points` to the first run's disadvantage."""
     sentences = []
     for row in rows:
         if row["statistic"] != "difference" or row["low"] is None:
             continue
-        known, scale = METRICS.get(row["metric"]), frames.UNITS[row["unit"]].scale
-        falls = row.get("variant") != "gap" and (known is None or known.higher_is_better)
+        entry, scale = METRICS.get(row["metric"]), frames.UNITS[row["unit"]].scale
+        # A gap is worse when it grows, whatever the direction of its metric.
+        falls = row.get("variant") != "gap" and (entry is None or entry.higher_is_better)
         if (-row["high"] if falls else row["low"]) * scale > points:
-            what = " ".join(filter(None, (known.title if known else row["metric"], row.get("variant"))))
+            name = " ".join(filter(None, (entry.title if entry else row["metric"], row.get("variant"))))
             sentences.append(
-                f"{row['first']} is worse than {row['second']} by more than {points:g}: {what} "
+                f"{row['first']} is worse than {row['second']} by more than {points:g}: {name} "
                 f"{tables.text(row)}"
             )
     return sentences
 
 
-def table(rows: Sequence[Figure]) -> Table:
+def make_table(rows: Sequence[Figure]) -> Table:
     """`COMPARISONS`, with a sentence where no difference could be significant: where the least p times the
     size of the family is 5 % or more, as if no other were small."""
     tests = frames.select(pd.DataFrame(rows), **_DIFFERENCE)

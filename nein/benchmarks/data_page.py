@@ -42,10 +42,10 @@ def show(options: DataPageConfig) -> str:
     figures = frames.frame(numbers, task="counts")
     drawn = {*cards.drawn([card.id for card in every], options.shown)}
     visible = (card for card in every if card.id in drawn)
-    shown = (dataclasses.replace(card, pictures=[*map(_thumbnail, card.pictures)]) for card in visible)
+    cards_shown = (dataclasses.replace(card, pictures=[*map(_thumbnail, card.pictures)]) for card in visible)
     subtitle = f"{len(every):,} samples, {len(drawn):,} of them shown."
     parts, sections = (
-        [cards.browser(cards.Samples([], []), lambda: shown)],
+        [cards.browser(cards.Samples([], []), lambda: cards_shown)],
         [Section("counts", "Counts", [COUNTS])],
     )
     page = Page(f"Data: {options.data}", subtitle, parts=parts, headline=[SUMMARY], sections=sections)

@@ -57,13 +57,13 @@ def report(options: ReportConfig) -> str:
         if len(by_benchmark) > 1:
             out = page.with_stem(f"{page.stem}-{name}")
             links.append((out.name, f"{benchmark.title} in full"))
-        own = own_options(options, benchmark, benchmark.report_config, [*by_benchmark])
-        finished, unfinished = _finished(benchmark, folders)
+        benchmark_options = select_options(options, benchmark, benchmark.report_config, [*by_benchmark])
+        finished, unfinished = _load_complete(benchmark, folders)
         complete += [run.folder.path for run in finished]
-        text = benchmark.write_report(out, finished, own, unfinished)
+        text = benchmark.write_report(out, finished, benchmark_options, unfinished)
     if not links:
         return text
-    return overview(
+    return write_overview(
         complete, options.runs, page, f"Negation in {len(links)} benchmarks", links, options.formats
     )
 
@@ -71,8 +71,8 @@ def report(options: ReportConfig) -> str:
 def compare(options: CompareConfig) -> str | int:
     """`nein compare`: every pair of the runs, tested and corrected for their number."""
     benchmark = registry.get_shared(options.runs)
-    options = own_options(options, benchmark, benchmark.compare_config)
-    finished, unfinished = _finished(benchmark, runs_at(options.runs))
+    options = select_options(options, benchmark, benchmark.compare_config)
+    finished, unfinished = _load_complete(benchmark, runs_at(options.runs))
     if unfinished:
         names = ", ".join("/".join(path.parts[-2:]) for path in unfinished)
         print(f"not compared because not complete: {names}", file=sys.stderr)
@@ -81,11 +81,15 @@ def compare(options: CompareConfig) -> str | int:
         track = getattr(options, "track", "all")
         more = "" if track == "all" else f" of track '{track}' (--track all compares every track)"
         raise UserError(f"A comparison needs two runs; {len(sides)} complete run is there{more}.")
-    pairs = comparing.chosen([*sides], options.baseline)
-    rows = comparing.comparisons(sides, pairs, options.metrics, options.family)
+    pairs = comparing.choose_pairs([*sides], options.baseline)
+    rows = comparing.compare_runs(sides, pairs, options.metrics, options.family)
     if not rows:
         raise UserError("These runs have no metric in common; score them with the same --metrics.")
-    figures, table, form = frames.frame(rows, benchmark=benchmark.name), comparing.table(rows), options.format
+    figures, table, form = (
+        frames.frame(rows, benchmark=benchmark.name),
+        comparing.make_table(rows),
+        options.format,
+    )
     [sheet] = tables.sheets([table], figures)
     if form == "csv":
         text = frames.to_csv(figures)
@@ -93,30 +97,34 @@ def compare(options: CompareConfig) -> str | int:
         text = headline(figures, [table], [table.note], ["Every row: --format md, csv or tex"])
     else:
         text = tables.latex(sheet) if form == "tex" else tables.markdown([sheet], "Comparison")
-    if options.fail_if_worse is None or not (worse := comparing.worse(rows, options.fail_if_worse)):
+    if options.fail_if_worse is None or not (worse := comparing.list_worse(rows, options.fail_if_worse)):
         return text
     print(text, end="")
     print("".join(f"{line}\n" for line in worse), end="", file=sys.stderr, flush=True)
     return WORSE
 
 
-def _finished(benchmark: Benchmark, folders: Sequence[Path]) -> tuple[list[Finished], list[Path]]:
+def _load_complete(benchmark: Benchmark, folders: Sequence[Path]) -> tuple[list[Finished], list[Path]]:
     """The complete runs, and the folders of the others. Raises UserError where none is complete."""
     complete = [path for path in folders if Folder(path).is_complete] or registry.find_finished(folders)
     return benchmark.load_finished(complete), [path for path in folders if path not in complete]
 
 
-def own_options(given: Any, benchmark: Benchmark, kind: type[Any], others: Sequence[str] = ()) -> Any:
+def select_options(options: Any, benchmark: Benchmark, kind: type[Any], others: Sequence[str] = ()) -> Any:
     """The options as the benchmark's command takes them. Raises UserError for one that neither it nor, in a
     report of several, one of the `others` has."""
-    named = [kind, *(registry.get(name).report_config for name in others)]
-    known = {item.name for each in named for item in dataclasses.fields(each)}
-    for item in dataclasses.fields(given):
+    kinds = [kind, *(registry.get(name).report_config for name in others)]
+    names_accepted = {item.name for kind_read in kinds for item in dataclasses.fields(kind_read)}
+    for item in dataclasses.fields(options):
         default = item.default_factory() if callable(item.default_factory) else item.default
-        if item.name not in known and getattr(given, item.name) != default:
+        if item.name not in names_accepted and getattr(options, item.name) != default:
             raise UserError(f"--{item.name.replace('_', '-')} does not apply to runs of {benchmark.title}.")
-    own = {item.name for item in dataclasses.fields(given)} & {item.name for item in dataclasses.fields(kind)}
-    return given if type(given) is kind else kind(**{name: getattr(given, name) for name in own})
+    names_shared = {item.name for item in dataclasses.fields(options)} & {
+        item.name for item in dataclasses.fields(kind)
+    }
+    return (
+        options if type(options) is kind else kind(**{name: getattr(options, name) for name in names_shared})
+    )
 
 
 def export(config: ExportConfig) -> str:
@@ -133,9 +141,9 @@ def export(config: ExportConfig) -> str:
     top = os.path.commonpath([*folders]) if len(folders) > 1 else folders[0].parent
     runs = [Path(os.path.relpath(folder, top)).as_posix() for folder in folders]
     for name in (SCORES_CSV, FIGURES_CSV):
-        each = [pd.read_csv(folder / name, dtype=str, keep_default_na=False) for folder in folders]
-        whole = pd.concat(each, keys=runs, names=["run"]).reset_index("run").fillna("")
-        atomic.write_text(config.out / name, whole.to_csv(index=False, lineterminator="\n"))
+        parts = [pd.read_csv(folder / name, dtype=str, keep_default_na=False) for folder in folders]
+        joined = pd.concat(parts, keys=runs, names=["run"]).reset_index("run").fillna("")
+        atomic.write_text(config.out / name, joined.to_csv(index=False, lineterminator="\n"))
     return "".join(f"{config.out / name}\n" for name in (SCORES_CSV, FIGURES_CSV))
 
 
@@ -143,12 +151,12 @@ def export(config: ExportConfig) -> str:
 
 
 def leaderboard(config: LeaderboardConfig) -> str:
-    return overview(
+    return write_overview(
         registry.find_finished(config.runs), config.runs, config.out / "index.html", "Negation leaderboard"
     )
 
 
-def overview(
+def write_overview(
     folders: Sequence[Path],
     given: Sequence[Path],
     out: Path,
@@ -160,26 +168,26 @@ def overview(
     or below which they lie."""
     atomic.make_folder(out.parent)
     groups = registry.group_by_data(folders)
-    board = frame([row for group in groups for row in measured(*group, given)])
+    board = sort_board([row for group in groups for row in _measure_gaps(*group, given)])
     tests = [test for test in board["test"].unique() if test]
     ours = board[board["source"] != PUBLISHED]
     names = dict.fromkeys(run.summary["model"] for _, members in groups for run in members)
-    lacking = ", ".join(name for name in names if name not in set(ours["model"]))
-    note = f"Without a gap, and so not here: {lacking} (NeIn: nein eval --control remove)."
+    without_gap = ", ".join(name for name in names if name not in set(ours["model"]))
+    note = f"Without a gap, and so not here: {without_gap} (NeIn: nein eval --control remove)."
     page = Page(
         title,
         f"{ours['model'].nunique()} models and remedies, {len(tests)} tests with those of the papers.",
-        [*NOTES, *([note] if lacking else [])],
-        findings(ours),
+        [*NOTES, *([note] if without_gap else [])],
+        list_findings(ours),
         links=links,
-        sections=sections(board),
+        sections=make_sections(board),
     )
     files = write(out, board, page, formats)
-    beside = [f"Pages: {', '.join(file for file, _ in links)}"] if links else []
-    return headline(ours, [GAPS], last=[*places(out, files, len(page.notes)), *beside])
+    page_line = [f"Pages: {', '.join(file for file, _ in links)}"] if links else []
+    return headline(ours, [GAPS], last=[*places(out, files, len(page.notes)), *page_line])
 
 
-def frame(rows: Sequence[Figure]) -> pd.DataFrame:
+def sort_board(rows: Sequence[Figure]) -> pd.DataFrame:
     """The rows, test by test: models by gap, baselines below them, then those of the papers."""
     if not rows:
         raise UserError(
@@ -196,32 +204,34 @@ def frame(rows: Sequence[Figure]) -> pd.DataFrame:
     together = board.assign(**order).sort_values([*order], kind="stable")[board.columns]
     names = frames.values(board, "benchmark")
     return frames.concat(
-        [together, frames.frame(row for name in names for row in printed(registry.get(name)))]
+        [together, frames.frame(row for name in names for row in _list_paper_gaps(registry.get(name)))]
     )
 
 
-def measured(benchmark: Benchmark, members: Sequence[Finished], paths: Sequence[Path]) -> Iterator[Figure]:
+def _measure_gaps(
+    benchmark: Benchmark, members: Sequence[Finished], paths: Sequence[Path]
+) -> Iterator[Figure]:
     """The gaps of finished runs on the same data; those without their blocks are of others."""
     by_name = {run.name: run for run in members}
     for row in frames.records(benchmark.gaps(members)):
         run = by_name[row["run"]]
-        what = {"benchmark": benchmark.name, "model": row["model"], "date": run.summary["date"][:10]}
-        what["source"] = MEASURED
+        labels = {"benchmark": benchmark.name, "model": row["model"], "date": run.summary["date"][:10]}
+        labels["source"] = MEASURED
         if not any(map(run.folder.done, run.manifest["selected"])):
-            given = next(path for path in paths if run.folder.path.is_relative_to(path))
-            what |= {"source": given.name, "elsewhere": given.name}
+            origin = next(path for path in paths if run.folder.path.is_relative_to(path))
+            labels |= {"source": origin.name, "elsewhere": origin.name}
         ends = ("statistic", "value", "low", "high", "n", "unscored", "standard_error", "unit")
         test = f"{benchmark.title} {run.summary['data'] or 'own data'}: {row['measure']}"
-        yield {**what, "task": "field", "test": test, **{name: row[name] for name in ends}}
+        yield {**labels, "task": "field", "test": test, **{name: row[name] for name in ends}}
 
 
-def printed(benchmark: Benchmark) -> Iterator[Figure]:
+def _list_paper_gaps(benchmark: Benchmark) -> Iterator[Figure]:
     for row in benchmark.paper_gaps():
         affirmed, negated = row["affirmed"], row["negated"]
         gap = {"value": None if affirmed is None else affirmed - negated}
-        what = {"benchmark": benchmark.name, "source": PUBLISHED, "task": "field", "model": row["model"]}
-        what["test"] = f"{benchmark.title} {row['data']}: {row['measure']}"
-        yield from frames.gap(affirmed, negated, gap, **what)
+        labels = {"benchmark": benchmark.name, "source": PUBLISHED, "task": "field", "model": row["model"]}
+        labels["test"] = f"{benchmark.title} {row['data']}: {row['measure']}"
+        yield from frames.gap(affirmed, negated, gap, **labels)
 
 
 _ENDS = (
@@ -235,7 +245,7 @@ _ENDS = (
 GAPS = Table("gaps", "Negation gaps, points", (Row("test"), Row("model"), Row("source")), _ENDS, {})
 
 
-def sections(board: pd.DataFrame) -> list[Section]:
+def make_sections(board: pd.DataFrame) -> list[Section]:
     """All in one table, then table and plot of each benchmark with what the papers print."""
     ours = tuple(source for source in frames.values(board, "source") if source != PUBLISHED)
     field = Table(
@@ -246,25 +256,25 @@ def sections(board: pd.DataFrame) -> list[Section]:
         {"source": ours},
     )
     columns = (*_ENDS, Column("date", _GAP, tables.entry("date")))
-    found = [Section("field", "All tests", [field])]
+    sections_made = [Section("field", "All tests", [field])]
     for name in frames.values(board, "benchmark"):
-        key, title, where = f"of_{name}", registry.get(name).title, {"benchmark": name}
-        table = Table(key, title, GAPS.rows, columns, where)
+        key, title, selection = f"of_{name}", registry.get(name).title, {"benchmark": name}
+        table = Table(key, title, GAPS.rows, columns, selection)
         plot = plots.plot(
             key,
             f"{title}: negation gap, with 95 % intervals",
-            {**_GAP, **where, "source": ours},
+            {**_GAP, **selection, "source": ours},
             plots.bars,
             place=("model", "elsewhere"),
             series="test",
             axis="points",
             limits=None,
         )
-        found.append(Section(key, title, [table], [plot]))
-    return found
+        sections_made.append(Section(key, title, [table], [plot]))
+    return sections_made
 
 
-def findings(board: pd.DataFrame) -> list[str]:
+def list_findings(board: pd.DataFrame) -> list[str]:
     """The widest gap of each test, in a sentence."""
     tests = ((test, frames.select(board, test=test)) for test in frames.values(board, "test"))
     sentences = [widest(gaps, quantity=test, change="the input is negated") for test, gaps in tests]

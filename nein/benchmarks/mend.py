@@ -12,7 +12,7 @@ from typing import Any
 
 from nein import editors
 from nein.benchmarks import compare, registry
-from nein.benchmarks.mend_config import KINDS, Kind, MendConfig, command, kind_of
+from nein.benchmarks.mend_config import KINDS, Kind, MendConfig, find_kind, make_command
 from nein.engine.folder import Folder
 from nein.engine.run import Executor
 from nein.loading.errors import UserError
@@ -36,36 +36,38 @@ REMOVAL = ("removal", "auc_removal", "clip_t")
 
 def run(config: MendConfig, executor: Executor) -> str | int | None:
     """Raises UserError for a model that no remedy can act on, or whose kind is not known."""
-    kind = KINDS[kind_of(config)]
-    benchmark, arms = registry.get(kind.benchmark), config.mend or able(config)
+    kind = KINDS[find_kind(config)]
+    benchmark, arms = registry.get(kind.benchmark), config.mend or list_applicable(config)
     if not arms:
         raise UserError(f"No remedy that needs no other model can act on '{config.model}'.")
     # A model here is loaded once for all; of one behind an address the requests of each remedy are counted.
     calls = [[], *([arm] for arm in arms)] if is_served(references.split_label(config.model)[1]) else [arms]
     for some in calls:
-        benchmark(command(config, some), executor)
+        benchmark(make_command(config, some), executor)
     if not executor.concludes:
         return None
-    inner = command(config, arms)
+    inner = make_command(config, arms)
     folders: dict[str, list[Any]] = {}  # remedy, "" without -> its runs
     for model_run in benchmark.runs(inner, executor.device):
         folders.setdefault(model_run.identity.get("mend", ""), []).append(model_run.folder)
-    rows = compare.corrected([*compared(kind, folders)], "metric")
+    rows = compare.correct_p([*compare_remedies(kind, folders)], "metric")
     for row in rows:
         row["what"] = f"{_title(row['metric'])}, {'told' if row['variant'] in kind.told else row['variant']}"
-    judged = verdicts(kind, rows, arms)
-    paid = [row for arm, some in folders.items() for row in costs(config.model, arm or "as it is", some)]
+    judged = judge_remedies(kind, rows, arms)
+    paid = [
+        row for arm, some in folders.items() for row in estimate_costs(config.model, arm or "as it is", some)
+    ]
     figures = frames.frame([*paid, *rows, *judged], benchmark=kind.benchmark)
     sections = [Section("remedies", "Remedies", [REMEDIES, CHANGES])]
-    page = Page(f"Remedies for {config.model}", findings=[recommended(judged, rows)], sections=sections)
+    page = Page(f"Remedies for {config.model}", findings=[recommend(judged, rows)], sections=sections)
     out = inner.out_dir / "mend"
     names = places(out, write(out, figures, page, ("md", "csv")), 0)[:1]
     return headline(figures, [REMEDIES], [*page.findings, REMEDIES.note], [*names, f"In {out}"])
 
 
-def able(config: MendConfig) -> list[str]:
+def list_applicable(config: MendConfig) -> list[str]:
     """The remedies that can act on the model and need no other one, the cheapest first."""
-    kind, name = kind_of(config), references.split_label(config.model)[1]
+    kind, name = find_kind(config), references.split_label(config.model)[1]
     if kind == "editor":
         row = editor_choice.choose_editor(config.model, config.preset, {}).row
         return [arm for arm, needs in edits.BY_RULE.items() if not needs or editors.can(row, needs)]
@@ -73,11 +75,11 @@ def able(config: MendConfig) -> list[str]:
         return [*encoders.ARMS]
     from nein.benchmarks.negvqa.runs import find_answerer
 
-    by_probability = "logprob" in find_answerer(name, command(config, [])).scorings
+    by_probability = "logprob" in find_answerer(name, make_command(config, [])).scorings
     return [arm for arm in answers.REMEDIES if by_probability or arm not in answers.IN_PAIRS]
 
 
-def compared(kind: Kind, folders: Mapping[str, Sequence[Any]]) -> Iterator[Figure]:
+def compare_remedies(kind: Kind, folders: Mapping[str, Sequence[Any]]) -> Iterator[Figure]:
     """The comparisons of every remedy ("first") with the model as it is; `model` is the remedy."""
     benchmark = registry.get(kind.benchmark)
     for arm in filter(None, folders):
@@ -87,16 +89,16 @@ def compared(kind: Kind, folders: Mapping[str, Sequence[Any]]) -> Iterator[Figur
         for folder, plain in zip(folders[arm], folders[""], strict=True):
             place = folder.path.name  # a track, or a data set
             data = f" ({place})" if len(folders[""]) > 1 and kind.benchmark != "nein" else ""
-            for row in compare.comparisons(sides, [(names[folder.path], names[plain.path])]):
+            for row in compare.compare_runs(sides, [(names[folder.path], names[plain.path])]):
                 variant = row.get("variant") or place  # FID has none
                 yield {**row, "variant": variant, "metric": row["metric"] + data, "model": arm}
 
 
-def costs(model: str, arm: str, folders: Sequence[Folder]) -> Iterator[Figure]:
+def estimate_costs(model: str, arm: str, folders: Sequence[Folder]) -> Iterator[Figure]:
     """Seconds of the model's stages, without judges; of a model behind an address requests and dollars."""
-    what: Figure = {"task": "costs", "model": arm}
+    labels: Figure = {"task": "costs", "model": arm}
     stages = [cost for folder in folders for stage, cost in folder.costs().items() if stage != "score"]
-    yield frames.number(sum(cost["seconds"] for cost in stages), unit="", metric="seconds", **what)
+    yield frames.number(sum(cost["seconds"] for cost in stages), unit="", metric="seconds", **labels)
     reference = references.split_label(model)[1]
     if not is_served(reference):
         return
@@ -105,13 +107,13 @@ def costs(model: str, arm: str, folders: Sequence[Folder]) -> Iterator[Figure]:
     for key, record in (item for folder in folders for item in folder.manifest()["usage"].items()):
         usage = edits.add_usage(usage, record) if key.startswith(("editor-", "model-")) else usage
     price = price_of(name, {key: n for key, n in usage.items() if isinstance(n, int)}, address)
-    yield frames.number(usage.get("requests", 0), unit="count", metric="requests", **what)
-    yield frames.number(None if price is None else float(price), unit="", metric="dollars", **what)
+    yield frames.number(usage.get("requests", 0), unit="count", metric="requests", **labels)
+    yield frames.number(None if price is None else float(price), unit="", metric="dollars", **labels)
 
 
-def verdicts(kind: Kind, rows: Sequence[Figure], arms: Sequence[str]) -> list[Figure]:
+def judge_remedies(kind: Kind, rows: Sequence[Figure], arms: Sequence[str]) -> list[Figure]:
     """A row of every remedy: whether it closes the gap, by every judge, and what gets worse."""
-    found = []
+    rows_made = []
     for arm in arms:
         changes = [row for row in rows if row["model"] == arm and row["statistic"] == "difference"]
         gaps = [row["value"] for row in changes if row["variant"] == "gap" and _is_significant(row)]
@@ -127,8 +129,8 @@ def verdicts(kind: Kind, rows: Sequence[Figure], arms: Sequence[str]) -> list[Fi
         if worse:
             verdict += f"; worse: {'; '.join(worse[:2])}"
             verdict += f" and {len(worse) - 2} more" if len(worse) > 2 else ""
-        found.append({"task": "verdict", "model": arm, "verdict": verdict, "good": good})
-    return found
+        rows_made.append({"task": "verdict", "model": arm, "verdict": verdict, "good": good})
+    return rows_made
 
 
 def _is_significant(row: Figure) -> bool:
@@ -144,7 +146,7 @@ def _is_worse(kind: Kind, row: Figure) -> bool:
     return fell and _is_significant(row) and (kept or row["variant"] in kind.told)
 
 
-def recommended(judged: Sequence[Figure], rows: Sequence[Figure]) -> str:
+def recommend(judged: Sequence[Figure], rows: Sequence[Figure]) -> str:
     """The remedy that closes the gap most of those that break nothing, in a sentence."""
     good = {row["model"] for row in judged if row["good"]}
     gaps = [row for row in rows if row["variant"] == "gap" and row["statistic"] == "difference"]

@@ -53,45 +53,45 @@ class MendConfig(Preset, Limit, RuntimeOptions, Output):
     data: str | None = option(None, "data of the kind's benchmark (default: the preset's)", "Data")
 
     def needs(self) -> list[Need]:
-        return command(self, []).needs()
+        return make_command(self, []).needs()
 
 
-def command(config: MendConfig, arms: Sequence[str]) -> Any:
+def make_command(config: MendConfig, arms: Sequence[str]) -> Any:
     """The configuration of the benchmark's command."""
-    kind = KINDS[kind_of(config)]
-    given = {}
+    kind = KINDS[find_kind(config)]
+    options = {}
     for item in dataclasses.fields(config):
         default = item.default_factory() if callable(item.default_factory) else item.default
         if item.name not in _OWN and (value := getattr(config, item.name)) != default:
-            given[item.name] = value
-    given |= {"preset": config.preset, "data": config.data, "limit": config.limit or kind.limit}
-    given |= {"out": str(config.out_dir), "mend": [*arms], kind.option: [config.model], **kind.fixed}
-    return registry.get(kind.benchmark).config.create(**given)
+            options[item.name] = value
+    options |= {"preset": config.preset, "data": config.data, "limit": config.limit or kind.limit}
+    options |= {"out": str(config.out_dir), "mend": [*arms], kind.option: [config.model], **kind.fixed}
+    return registry.get(kind.benchmark).config.create(**options)
 
 
-def kind_of(config: MendConfig) -> str:
+def find_kind(config: MendConfig) -> str:
     """By a name of ours, or by what the files of the model declare. Raises UserError."""
     from nein import editors
     from nein.benchmarks.negbench.data import MODELS
     from nein.metrics import dual_prefix
     from nein.models import references
 
-    given, name = references.split_label(config.model)
+    label, name = references.split_label(config.model)
     if config.kind is not None:
         return config.kind
     form = parse_reference(name)
     if form.kind == "served":
         raise UserError(f"What is behind '{name}' is not known; say --kind editor, encoder or vlm.")
-    if form.kind == "attribute" or {name, given} & {*editors.available()}:
+    if form.kind == "attribute" or {name, label} & {*editors.available()}:
         return "editor"
-    if name in (*MODELS, "random") or given in MODELS or dual_prefix(name) is not None:
+    if name in (*MODELS, "random") or label in MODELS or dual_prefix(name) is not None:
         return "encoder"
-    where = references.resolve(name) if form.has_files else ""
-    if where and editors.declared(where).get("_class_name"):
+    location = references.resolve(name) if form.has_files else ""
+    if location and editors.declared(location).get("_class_name"):
         return "editor"
     from transformers.models.auto import modeling_auto as auto
 
-    declared = model_type(where) if where else ""
+    declared = read_model_type(location) if location else ""
     if declared in auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
         return "vlm"
     if declared in auto.MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES:
@@ -99,13 +99,13 @@ def kind_of(config: MendConfig) -> str:
     raise UserError(f"It is not known what '{config.model}' is; say --kind editor, encoder or vlm.")
 
 
-def model_type(where: str) -> str:
+def read_model_type(location: str) -> str:
     """As the model's config.json of transformers says; "" without one."""
     from transformers import PretrainedConfig
 
-    given = parse_reference(where)
+    parsed = parse_reference(location)
     try:
-        config, _ = PretrainedConfig.get_config_dict(given.name, revision=given.revision)
+        config, _ = PretrainedConfig.get_config_dict(parsed.name, revision=parsed.revision)
         return str(config.get("model_type", ""))
     except (OSError, ValueError):
         return ""

@@ -33,26 +33,26 @@ def lines(config: Any) -> Iterator[str]:
     from nein.loading.service import AT_ONCE, price
     from nein.models.references import split_label
 
-    found = next(
+    benchmark = next(
         benchmark for benchmark in map(registry.get, registry.names()) if benchmark.config is type(config)
     )
-    left, done, edits = Counter[str](), Counter[str](), set[str]()
-    for run in found.runs(config, "cpu"):
+    requests_left, requests_done, edits = Counter[str](), Counter[str](), set[str]()
+    for run in benchmark.runs(config, "cpu"):
         for stage in run.stages:
             blocks_done = set.intersection(*(run.folder.done(output) for output in stage.outputs))
             records_done = sum(index // stage.blocks.size in blocks_done for index in stage.blocks.indices)
-            for reference, each in stage.asks.items():
-                done[reference] += each * records_done
-                left[reference] += each * (len(stage.blocks.indices) - records_done)
+            for reference, count in stage.asks.items():
+                requests_done[reference] += count * records_done
+                requests_left[reference] += count * (len(stage.blocks.indices) - records_done)
                 edits |= {reference} if stage.name == EDIT else set()
     paid = read_spending(config.out_dir, above=0)
-    for reference, count in left.items():
+    for reference, count in requests_left.items():
         address, model = split_address(split_label(reference)[1])
         so_far = paid.get(model)
         usage, seconds = (EDITED, 30.0) if reference in edits else QUESTION
-        if so_far and done[reference]:
+        if so_far and requests_done[reference]:
             requests = so_far["requests"]
-            count = round(count * requests / done[reference])
+            count = round(count * requests / requests_done[reference])
             basis = f"as the {requests:,} so far"
             dollars = None if so_far["dollars"] is None else float(so_far["dollars"]) / requests
             seconds = so_far["seconds"] / requests
@@ -74,7 +74,9 @@ WINDOW = 600.0  # seconds over which the rate is measured
 def status(config: Runs) -> str:
     runs = {run: Folder(run) for path in config.runs for run in runs_at([path])}
     stages = {run: _stages(folder) for run, folder in runs.items()}
-    ends = sorted(at for found in stages.values() for _, made in found.values() for at, _ in made)
+    times_finished = sorted(
+        at for stages_of_run in stages.values() for _, made in stages_of_run.values() for at, _ in made
+    )
     lines, commands = [], []
     for run, folder in runs.items():
         calls = folder.manifest()["invocations"] or [{"started": "1970-01-01"}]
@@ -84,10 +86,13 @@ def status(config: Runs) -> str:
             lines[-1] += ", at work"
             command = shlex.join(["nein", *calls[-1].get("command", [])])
             commands.append(f"At work: {command}, since {calls[-1]['started']}")
-        lines += [f"  {name}: {_pace(*found, start, ends)}" for name, found in stages[run].items()]
+        lines += [
+            f"  {name}: {_pace(*stages_of_run, start, times_finished)}"
+            for name, stages_of_run in stages[run].items()
+        ]
     paid = (line for path in config.runs for line in describe_spending(read_spending(path)))
-    shown = [*lines, *dict.fromkeys([*commands, *paid])]
-    return "".join("".join(c if c.isprintable() else "?" for c in line) + "\n" for line in shown)
+    lines_shown = [*lines, *dict.fromkeys([*commands, *paid])]
+    return "".join("".join(c if c.isprintable() else "?" for c in line) + "\n" for line in lines_shown)
 
 
 Made = list[tuple[float, int]]  # when a block was made, and of how many samples
@@ -95,28 +100,34 @@ Made = list[tuple[float, int]]  # when a block was made, and of how many samples
 
 def _stages(folder: Folder) -> dict[str, tuple[list[int], Made]]:
     """Stage -> how many samples each of its outputs has when it is done, and the blocks that are there."""
-    found: dict[str, tuple[list[int], Made]] = {}
+    stages: dict[str, tuple[list[int], Made]] = {}
     manifest = folder.manifest()
     for output in manifest.get("selected", {}):
-        wanted, made = found.setdefault(output.partition("/")[0], ([], []))
+        counts, blocks_made = stages.setdefault(output.partition("/")[0], ([], []))
         blocks = Blocks.read(manifest, output)
-        wanted.append(len(blocks.indices))
+        counts.append(len(blocks.indices))
         for number in folder.done(output):
             if samples := blocks.count_selected(number):
-                made.append((folder.block_path(output, number).stat().st_mtime, samples))
-    return found
+                blocks_made.append((folder.block_path(output, number).stat().st_mtime, samples))
+    return stages
 
 
-def _pace(wanted: list[int], made: Made, start: float, ends: list[float]) -> str:
+def _pace(counts: list[int], blocks_made: Made, start: float, ends: list[float]) -> str:
     """ends: of the blocks of all stages; work on this one begins when the last block before it was made."""
-    done, left, now = sum(samples for _, samples in made), sum(wanted), time.time()
-    text = f"{done:,} of {left:,} " + (
-        "samples" if len(wanted) == 1 else f"({len(wanted)} x {wanted[0]:,} samples)"
+    samples_done, samples_left, time_now = (
+        sum(samples for _, samples in blocks_made),
+        sum(counts),
+        time.time(),
     )
-    since = max(start, now - WINDOW)
-    if (left := left - done) and (recent := [block for block in made if block[0] > since]):
+    text = f"{samples_done:,} of {samples_left:,} " + (
+        "samples" if len(counts) == 1 else f"({len(counts)} x {counts[0]:,} samples)"
+    )
+    since = max(start, time_now - WINDOW)
+    if (samples_left := samples_left - samples_done) and (
+        recent := [block for block in blocks_made if block[0] > since]
+    ):
         before = bisect.bisect_left(ends, min(recent)[0])
         since = max(since, ends[before - 1] if before else 0.0)
-        rate = sum(samples for _, samples in recent) / max(now - since, 1.0)
-        text += f", {rate:.3g} a second, {datetime.timedelta(seconds=round(left / rate))} left"
+        rate = sum(samples for _, samples in recent) / max(time_now - since, 1.0)
+        text += f", {rate:.3g} a second, {datetime.timedelta(seconds=round(samples_left / rate))} left"
     return text

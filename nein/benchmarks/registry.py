@@ -44,12 +44,12 @@ def get(name: str) -> Benchmark:
     if target is None:
         raise unknown("benchmark", name, names())
     try:
-        found = pkgutil.resolve_name(target)
+        benchmark = pkgutil.resolve_name(target)
     except (ImportError, AttributeError) as error:
         raise UserError(f"The benchmark '{name}' ({target}) cannot be loaded: {error}.") from None
-    if not isinstance(found, Benchmark) or found.name != name:
+    if not isinstance(benchmark, Benchmark) or benchmark.name != name:
         raise UserError(f"'{target}' is not a nein.benchmarks.runner.Benchmark named '{name}'.")
-    return found
+    return benchmark
 
 
 def get_of_run(folder: Path) -> Benchmark:

@@ -91,11 +91,13 @@ class Finished:
         facts, data = self.manifest, self.manifest.get("data", {})
         dates = [call["started"] for call in facts.get("invocations", []) if call.get("started")]
         # OWNER/NAME, "nano:WORLD", or a folder
-        given = str(facts.get("config", {}).get("data") or data.get("kind") or "")
-        where = [data.get("name"), data.get("world"), data.get("file")]
+        reference = str(facts.get("config", {}).get("data") or data.get("kind") or "")
+        names = [data.get("name"), data.get("world"), data.get("file")]
         return {
             "model": str(facts.get("editor", self.name)),
-            "data": str(next(filter(None, where), given if given.startswith("nano") else Path(given).name)),
+            "data": str(
+                next(filter(None, names), reference if reference.startswith("nano") else Path(reference).name)
+            ),
             "date": dates[-1] if dates else "",
         }
 
@@ -174,22 +176,22 @@ class Benchmark:
 
     def sides(self, finished: Sequence[Finished], options: Any) -> dict[str, compare.Side]:
         """The runs that `nein compare` compares, by name."""
-        found = {}
+        sides = {}
         for run in finished:
             table = self.comparable_scores(ScoreTable.read(run.folder.path / SCORES_CSV), run.folder)
             ends = [table.where(variant=name) for name in self.gap or ()]
-            found[run.name] = compare.Side(table, ends[0].less(ends[1]) if ends else None)
-        return found
+            sides[run.name] = compare.Side(table, ends[0].less(ends[1]) if ends else None)
+        return sides
 
     def gaps(self, finished: Sequence[Finished]) -> pd.DataFrame:
         """The negation gaps of runs on the same data: rows of `figures.gap` with the columns run (its name),
         model and measure."""
         rows: list[frames.Figure] = []
         for run in finished:
-            for metric in frames.values(found := frames.select(run.figures, task="gap"), "metric"):
-                affirmed, negated, lost = frames.records(found, metric=metric)
-                what = {"run": run.name, "model": run.name, "measure": metric}
-                rows += frames.gap(affirmed["value"], negated["value"], lost, **what)
+            for metric in frames.values(gap_rows := frames.select(run.figures, task="gap"), "metric"):
+                affirmed, negated, lost = frames.records(gap_rows, metric=metric)
+                labels = {"run": run.name, "model": run.name, "measure": metric}
+                rows += frames.gap(affirmed["value"], negated["value"], lost, **labels)
         return frames.frame(rows)
 
     def paper_gaps(self) -> Iterator[Mapping[str, Any]]:
@@ -230,20 +232,20 @@ class Benchmark:
             if executor.is_main:
                 self._open(config, executor, runs)
             executor.processes.barrier()  # none reads a folder that another is about to refuse or remove
-            made = executor.compute(order_steps(runs), functools.partial(plan_steps, self, config))
+            results = executor.compute(order_steps(runs), functools.partial(plan_steps, self, config))
             if not executor.concludes:
                 return None
-            if made and not any(made):
+            if results and not any(results):
                 print(nothing, file=sys.stderr, flush=True)
             finished = [self._finish(run) for run in runs]
             unfinished = [run.folder.path for run in runs if run.partial]
-            shown = [entry for entry in finished if entry.folder.path not in unfinished]
+            reported = [entry for entry in finished if entry.folder.path not in unfinished]
             paths = {run.folder.path for run in runs}
             if others := [path for path in runs_below(out) if self.reports_all and path not in paths]:
                 complete = [path for path in others if Folder(path).is_complete]
                 unfinished += [path for path in others if path not in complete]
-                shown += self.load_finished(complete)
-            text = self.write_report(out, shown, config, unfinished)
+                reported += self.load_finished(complete)
+            text = self.write_report(out, reported, config, unfinished)
             if trackers:
                 self._track(config, finished)
             unscored = any(entry.unscored for entry in finished)
@@ -281,31 +283,33 @@ class Benchmark:
             why = f" ({'; '.join(counts)}{'; ...' if len(reasons) > 3 else ''})" if counts else ""
             failed = table.frame.dropna(subset="failed") if "failed" in table.frame else table.frame[:0]
             failures = len(failed.drop_duplicates(["id", "metric", "variant"]))
-            again = f" {failures} failed; retry with: {machine.shell_command()}" if failures else ""
+            retry = f" {failures} failed; retry with: {machine.shell_command()}" if failures else ""
             have = "has" if reasons.total() == 1 else "have"
-            said = f"{run.name}: {reasons.total()} {have} no score{why}.{again}"
-            print(said, file=sys.stderr, flush=True)
+            sentence = f"{run.name}: {reasons.total()} {have} no score{why}.{retry}"
+            print(sentence, file=sys.stderr, flush=True)
         return Finished(folder, run.name, figures, run, reasons.total())
 
     def _track(self, config: Any, finished: Sequence[Finished]) -> None:
         """Gives the trackers figures, the headline tables, the plots and the first edits of every run."""
-        own = frames.concat(entry.figures for entry in finished)
+        estimates = frames.concat(entry.figures for entry in finished)
         page, figures = self._complete(finished, config)
         sheets = tables.sheets(page.headline or (), figures) if page else []
         edits = (sorted(entry.folder.path.glob("images/*/*.png"))[:4] for entry in finished)
-        drawn = [*sorted(config.out_dir.glob("*.png")), *itertools.chain(*edits)]
-        tracking.log(config.trackers, config.out_dir, dataclasses.asdict(config), own, sheets, drawn)
+        images_logged = [*sorted(config.out_dir.glob("*.png")), *itertools.chain(*edits)]
+        tracking.log(
+            config.trackers, config.out_dir, dataclasses.asdict(config), estimates, sheets, images_logged
+        )
 
     def load_finished(self, paths: Sequence[Path]) -> list[Finished]:
         """Finished runs by their name, or by their path where another one has it."""
-        found: dict[str, Finished] = {}
+        finished: dict[str, Finished] = {}
         for path in paths:
             folder = self.folder(path)
             name = str(folder.manifest().get("name", path.name))
-            name = str(path) if name in found else name
+            name = str(path) if name in finished else name
             figures = frames.label(frames.read(path / FIGURES_CSV), benchmark=self.name, model=name)
-            found[name] = Finished(folder, name, figures)
-        return list(found.values())
+            finished[name] = Finished(folder, name, figures)
+        return list(finished.values())
 
     def write_report(
         self,
@@ -386,32 +390,32 @@ def select_rows(
     """The rows of an output of the records that the run's latest command selected, in data order. A selection
     may end inside a block. numbers: only of these blocks."""
     blocks = blocks or Blocks.read(folder.manifest(), output)
-    chosen = blocks.indices if isinstance(blocks.indices, range) else set(blocks.indices)
-    seen: set[str] = set()
+    indices = blocks.indices if isinstance(blocks.indices, range) else set(blocks.indices)
+    ids_seen: set[str] = set()
     for number in blocks.numbers if numbers is None else numbers:
         records = [[*rows] for _, rows in itertools.groupby(folder.rows(output, [number]), id_of)]
         ids = {id_of(rows[0]) for rows in records}
         twice = any(a == b for rows in records for a, b in itertools.pairwise(rows))
         needed = blocks.needed(number)
-        if "" in ids or twice or ids & seen or len(ids) != len(records) or len(records) < len(needed):
+        if "" in ids or twice or ids & ids_seen or len(ids) != len(records) or len(records) < len(needed):
             raise UserError(
                 f"'{folder.block_path(output, number)}', or a block before it, is damaged: records are "
                 "missing or repeated. Remove it and give the command of the run again, which makes it again."
             )
-        seen |= ids
+        ids_seen |= ids
         for index, rows in zip(needed, records, strict=False):
-            yield from rows if index in chosen else ()
+            yield from rows if index in indices else ()
 
 
-def name_folders(given: Iterable[tuple[str, str]]) -> dict[str, str]:
+def name_folders(names_and_models: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Name of a folder -> the model that was asked for. Raises UserError for two of one name."""
-    found: dict[str, str] = {}
-    for name, asked in given:
-        if (twin := found.setdefault(name, asked)) != asked:
+    model_of: dict[str, str] = {}
+    for name, model in names_and_models:
+        if (twin := model_of.setdefault(name, model)) != model:
             raise UserError(
-                f"'{twin}' and '{asked}' have one name, '{name}'; give one another: NAME=REFERENCE."
+                f"'{twin}' and '{model}' have one name, '{name}'; give one another: NAME=REFERENCE."
             )
-    return found
+    return model_of
 
 
 def find_version_changes(finished: Sequence[Finished]) -> Iterator[str]:
@@ -434,10 +438,10 @@ def plan_steps(benchmark: Benchmark, config: Any, device: str) -> list[Step]:
 def order_steps(runs: Sequence[Run]) -> list[Step]:
     """Every stage of every run, those of a run in their order: first all that the model at hand can make,
     then those of the model that the earliest stage needs."""
-    left = [[Step(run.folder, stage, run.name) for stage in run.stages] for run in runs]
+    queues = [[Step(run.folder, stage, run.name) for stage in run.stages] for run in runs]
     order: list[Step] = []
     name = ""
-    while waiting := [steps for steps in left if steps]:
+    while waiting := [steps for steps in queues if steps]:
         names = [steps[0].stage.model.name if steps[0].stage.model else "" for steps in waiting]
         at_hand = [steps for steps, needed in zip(waiting, names, strict=True) if needed in (name, "")]
         if not at_hand:

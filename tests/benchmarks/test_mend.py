@@ -28,8 +28,8 @@ from tests.negvqa.tiny import records, write_questions
 def test_a_model_gets_the_remedies_that_can_act_on_it(model, kind, arms):
     preset = "paper" if model.startswith("flux") else "nano"
     config = MendConfig(model=model, preset=preset)
-    assert mend.kind_of(config) == kind
-    assert mend.able(config) == arms.split()
+    assert mend.find_kind(config) == kind
+    assert mend.list_applicable(config) == arms.split()
 
 
 def edit(image, instruction):
@@ -63,14 +63,14 @@ def test_the_widest_gain_that_makes_nothing_worse_is_recommended():
                    "p_holm": p if variant == "gap" else 0.01}  # fmt: skip
             rows.append(row)
     rows.append({**rows[0], "statistic": "second", "value": 0.8})
-    judged = mend.verdicts(mend.KINDS["editor"], rows, [case[0] for case in CASES])
+    judged = mend.judge_remedies(mend.KINDS["editor"], rows, [case[0] for case in CASES])
     assert [row["verdict"] for row in judged] == [case[-1] for case in CASES]
-    assert mend.recommended(judged, rows) == (
+    assert mend.recommend(judged, rows) == (
         "As it is, the gap is 80.0 points (Removal (VQA), 48 samples). Recommended: good, which changes the "
         "gap by -50.0 [-60.0, -40.0] points and makes nothing worse."
     )
     others = [row for row in judged if row["model"] != "good"]
-    assert "Recommended: none; no remedy closes the gap beyond chance" in mend.recommended(others, rows)
+    assert "Recommended: none; no remedy closes the gap beyond chance" in mend.recommend(others, rows)
 
 
 def test_a_model_behind_an_address_is_mended_and_its_requests_are_counted(tmp_path, server, capsys):

@@ -29,7 +29,7 @@ def test_runs_of_different_samples_are_compared_over_those_of_both(tmp_path):
     first, second = of_runs.load([runs])
     both = make_sides([first, second]).values()
     for metric in ("l1", "removal_vqa"):
-        one, other, apart = compare.compared(*both, metric)
+        one, other, apart = compare.compare_metric(*both, metric)
         test = statistics.pairs_test(
             *paired_values(first.values(metric), second.values(metric), first.sources), METRICS[metric].span
         )

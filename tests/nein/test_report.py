@@ -67,13 +67,13 @@ def test_a_run_gives_values_by_sample_and_blocks_of_other_samples_are_a_sentence
     assert (read.values("l1"), read.values("dino")) == ({kept["id"]: 0.1, lost["id"]: None}, {})
     assert read.metrics == ["l1", "l2"]
     write_block(run, EDIT, 0, [kept, {**lost, "id": "other"}])
-    with pytest.raises(UserError, match=f"has scores of the sample '{lost['id']}' and no edit of it"):
+    with pytest.raises(UserError, match=f"has scores of the sample '{lost['id']}' but no edit of it"):
         RunDir(run.path).make_scores()
     write_block(run, EDIT, 0, [kept, kept])
     with pytest.raises(UserError, match="is damaged: records are missing or repeated"):
         runs.edits_of(run.path)
     write_block(run, EDIT, 0, [kept, lost])
-    with pytest.raises(UserError, match=r"3\.0 by removal_vqa, which is no such score"):
+    with pytest.raises(UserError, match=r"3\.0 by removal_vqa, which is out of range"):
         write_run(tmp_path, "odd", "negative", {"removal_vqa": [1.0, 3]})
     write_block(run, scores_of("l2"), 0, reversed(run.read(scores_of("l2"), 0)))
     with pytest.raises(

@@ -1,5 +1,5 @@
-"""What is known of the judges of a report, as figures: their calibration and controls, agreement with each
-other and with people, and the figures of runs corrected by them."""
+"""Judges in a report: their error rates and controls, their agreement with each other and with people, and
+the estimates of runs corrected for their error."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from nein.statistics import Estimate, bounded_mean, calibration
 from nein.statistics.calibration import Corrected, Rates
 
 KINDS = {"vqa": "VQA", "ovd": "OVD"}
-#: Control -> what it is. A judge that looks and reads says yes to objects that are there, and here seldom.
+#: Control -> its title. A judge that looks and reads seldom says yes here to the objects it saw before.
 NOTICED = {
     "black": "a black picture",
     "picture": "another picture",
     "question": "a question about another picture's object",
     "negated": "the question negated",
 }
-#: A judge that looks and reads answers as before.
+#: Controls under which such a judge answers as before.
 INDIFFERENT = {"mirrored": "the mirrored picture", "reversed": "the options in the other order"}
 CONTROLS = {**NOTICED, **INDIFFERENT}
-STEADY = 0.9  #: share of answers that stay, below which (shown by the interval) a judge is flagged
-#: What of its manifest a judge must have in common with a run, besides its fingerprint.
+STEADY = 0.9  #: a judge is flagged if the interval of its share of unchanged answers lies below
+#: The option that a judge must share with a run, besides its fingerprint.
 _OPTIONS = {"vqa": "article", "ovd": "threshold"}
 _VERDICTS = {"verdict_fixed": bool | None, "verdict_paper": bool | None, "score": float | None}
 _NAMES = {"set": str, "cluster": str, "role": str, "present": bool, "control": NotRequired[str]}
@@ -43,28 +43,27 @@ _ROW = atomic.record({**_NAMES, **_VERDICTS})
 
 @dataclass(frozen=True)
 class Calibration:
-    """One judge's answers about images of known truth, as `nein calibrate` wrote them: a row per question,
-    those of a control with its name."""
+    """One judge's answers about images of known truth, as written by `nein calibrate`."""
 
-    kind: str
+    kind: str  # of `KINDS`
     manifest: Mapping[str, Any]
-    rows: Sequence[Figure]
+    rows: Sequence[Figure]  # one per question; `control` names the control
 
     @property
     def plain(self) -> list[Figure]:
-        """The rows of no control."""
+        """The rows without a control."""
         return [row for row in self.rows if not row.get("control")]
 
     def fits(self, run: RunDir) -> bool:
-        """Whether the run was scored by this judge, asked in this way."""
+        """Whether the run was scored by this judge with this option."""
         option = _OPTIONS[self.kind]
         models, config = run.about.get("models", {}), run.about.get("config", {})
         same = models.get(self.kind, {}).get("fingerprint") == self.manifest["fingerprint"]
         return same and config.get(option) == self.manifest[option]
 
     def rates(self, protocol: str, role: str | None = None, image_set: str | None = None) -> Rates:
-        """Error rates under a protocol. role: "object" or "caption" for present words of that kind only;
-        image_set: one set only."""
+        """Error rates under a protocol. role: only present words that are an "object" or of a "caption";
+        image_set: only images of this set."""
         rows = [row for row in self.plain if image_set in (None, row["set"])]
         rows = [row for row in rows if role is None or not row["present"] or row["role"] == role]
         columns = ("present", f"verdict_{protocol}", "cluster", "score")
@@ -77,7 +76,7 @@ def load(folders: Sequence[Path], explicit: bool) -> list[Calibration]:
     for folder in folders:
         files = sorted(folder.glob("*.json"))
         if not files and explicit:
-            raise UserError(f"'{folder}' holds no calibration; make one with nein calibrate RUN.")
+            raise UserError(f"'{folder}' has no calibration; run nein calibrate RUN.")
         for file in files:
             manifest, lines = atomic.read_json(file, atomic.Row), file.with_suffix(".jsonl")
             if (kind := str(manifest.get("kind"))) not in KINDS or not lines.is_file():
@@ -89,9 +88,9 @@ def load(folders: Sequence[Path], explicit: bool) -> list[Calibration]:
 
 
 def judge_rows(loaded: Sequence[RunDir], calibrations: Sequence[Calibration]) -> Iterator[Figure]:
-    """Error rates by set of images (task "calibration", sets in `group`), controls, and the share of objects
-    really there in bins of the judge's soft score (task "reliability"; mean score of the bin in `score`, the
-    calibration error in `group`, the name of its panel); then the corrected figures of runs."""
+    """Error rates by set of images (task "calibration", sets in `group`), controls, and the share of present
+    objects per bin of the judge's soft score (task "reliability"; `score`: the bin's mean, `group`: title of
+    its panel, with the calibration error); then the corrected estimates of runs."""
     for judge in calibrations:
         title, plain = KINDS[judge.kind], judge.plain
         yield from check_controls(judge.rows, title)
@@ -129,7 +128,7 @@ def correct_runs(loaded: Sequence[RunDir], calibrations: Sequence[Calibration]) 
                 quantity: Any = metric.rpartition("_")[0]
                 protocol = run.about["config"]["protocol"]
                 rule = "paper_retention" if (quantity, protocol) == ("retention", "paper") else protocol
-                # By names of objects alone: many words of captions name what no judge looks for.
+                # Rates of object names only: many words of captions name nothing that a judge looks for.
                 result = calibration.correct(entry, judge.rates(rule, role="object"), quantity)
             yield from _pair_estimates(entry, result, "corrected", run, metric)
 
@@ -137,7 +136,7 @@ def correct_runs(loaded: Sequence[RunDir], calibrations: Sequence[Calibration]) 
 def _pair_estimates(
     judged: Estimate, result: Corrected, task: str, run: RunDir, metric: str
 ) -> Iterator[Figure]:
-    """A figure as judged, and what is made of it."""
+    """An estimate as judged, and its correction (task and `statistic` are `task`)."""
     labels: Figure = {"task": task, "metric": metric, "model": run.name, "variant": run.track}
     yield figure(judged, unit="%", statistic="judged", **labels)
     ends = {name: getattr(result, name) for name in ("value", "low", "high", "n", "refused")}
@@ -145,7 +144,7 @@ def _pair_estimates(
 
 
 def measure_agreement(loaded: Sequence[RunDir]) -> Iterator[Figure]:
-    """How far the two removal judges agree on the same edited images (task "agreement")."""
+    """Agreement of the two removal judges on the same edited images (task "agreement")."""
     for run in loaded:
         first_values, second_values, clusters = run.scores_by("removal_vqa").pair(
             run.scores_by("removal_ovd")
@@ -167,7 +166,7 @@ def measure_agreement(loaded: Sequence[RunDir]) -> Iterator[Figure]:
         yield figure(alpha, unit="", statistic="alpha", **labels)
 
 
-# --- controls: what a judge must notice, and what must make no difference to it ------------
+# --- controls: changes that a judge must notice, and changes that must not matter ----------
 
 
 def check_controls(rows: Sequence[Figure], judge: str) -> Iterator[Figure]:
@@ -180,6 +179,7 @@ def check_controls(rows: Sequence[Figure], judge: str) -> Iterator[Figure]:
     """
     names, key = ("control", "set", "id", "cluster", "word", "present"), ["set", "id"]
     table = pd.DataFrame({name: [row.get(name, "") for row in rows] for name in names})
+    # 1.0 yes, 0.0 no, NaN neither
     table["yes"] = pd.Series([row["verdict_fixed"] for row in rows], dtype=object).astype(float)
     plain = table[table["control"] == ""]
     # (set, id) of an image -> its share of yes to objects that are there
@@ -194,7 +194,7 @@ def check_controls(rows: Sequence[Figure], judge: str) -> Iterator[Figure]:
                 (paired["yes"] == paired["yes_before"]).to_numpy(), paired["cluster"].tolist()
             )
             is_steady = same is not None and (same.high is None or same.high >= STEADY)
-            labels |= {"metric": "same", "flag": "" if is_steady else "answers otherwise"}
+            labels |= {"metric": "same", "flag": "" if is_steady else "changes its answers"}
             yield figure(same, unit="%", unscored=len(part) - len(paired), **labels)
             continue
         after = part.groupby(key).agg(after=("yes", "mean"), cluster=("cluster", "first"))
@@ -209,7 +209,7 @@ def check_controls(rows: Sequence[Figure], judge: str) -> Iterator[Figure]:
 
 
 def list_flags(figures: pd.DataFrame, judges: Iterable[str]) -> list[str]:
-    """A sentence for each of the judges that fails a control, or was calibrated without any."""
+    """A sentence for every judge that fails a control, or was calibrated without controls."""
     sentences = []
     for judge in judges:
         rows = frames.records(figures, task="controls", judge=judge)
@@ -217,8 +217,8 @@ def list_flags(figures: pd.DataFrame, judges: Iterable[str]) -> list[str]:
         unseen = [title for name, title in NOTICED.items() if name in failed]
         moved = [title for name, title in INDIFFERENT.items() if name in failed]
         parts = [f"is not shown to notice {' or '.join(unseen)}"] if unseen else []
-        parts += [f"answers otherwise for {' or '.join(moved)}"] if moved else []
-        parts += [] if rows else ["was calibrated without controls: give nein calibrate again"]
+        parts += [f"changes its answers for {' or '.join(moved)}"] if moved else []
+        parts += [] if rows else ["was calibrated without controls: rerun nein calibrate"]
         if parts:
             sentences.append(f"the judge {judge} {', and '.join(parts)} (table 'Judges under controls').")
     return sentences
@@ -228,21 +228,21 @@ def list_flags(figures: pd.DataFrame, judges: Iterable[str]) -> list[str]:
 
 _GONE = {"gone": "gone", "partly": "partly gone", "there": "still there", UNSURE: UNSURE}
 _KEPT = {"mostly": "mostly", "some": "some changes", "changed": "changed"}
-#: What is asked about one edit; `gone` decides about Removal.
+#: The questions about one edit; `gone` decides Removal.
 QUESTIONS = (
     Question("gone", "Is it gone?", _GONE),
     Question("kept", "Is the rest of the picture kept?", _KEPT),
     Question("artefacts", "Artefacts?", {"none": "none", "some": "some", "serious": "serious"}),
 )
-#: What counts as removed: an object of which a part is left is not. None: no label.
+#: Label -> Removal: a partly visible object is not removed. None: no label.
 REMOVED = {"gone": 1.0, "1": 1.0, "yes": 1.0, UNSURE: None, "": None}
 REMOVED |= dict.fromkeys(("partly", "there", "0", "no"), 0.0)
 KEY = ("editor", "track", "id")
 
 
 def read_labels(files: Sequence[Path]) -> list[Labelled]:
-    """The lines of CSV files with the columns editor, track, id, gone (a key of `REMOVED`), and perhaps rater
-    and the other questions, as `nein study RUN --labels` writes them. Raises UserError."""
+    """The lines of CSV files with the columns editor, track, id, gone (a key of `REMOVED`), optionally rater
+    and the other questions, as written by `nein study RUN --labels`. Raises UserError."""
     rows: list[Labelled] = []
     verdicts: dict[tuple[str, ...], float | None] = {}
     allowed = ", ".join(filter(None, REMOVED))
@@ -256,18 +256,18 @@ def read_labels(files: Sequence[Path]) -> list[Labelled]:
             if verdicts.setdefault(key, REMOVED[row["gone"]]) != REMOVED[row["gone"]]:
                 raise UserError(
                     f"{place} '{row['id']}' of {row['editor']}/{row['track']} has another label above; keep "
-                    "the agreed one, or name each rater in a column rater."
+                    "one of them, or name each rater in a column rater."
                 )
             rows.append(row)
     return rows
 
 
 def use_labels(loaded: Sequence[RunDir], rows: Sequence[Labelled]) -> Iterator[Figure]:
-    """Rows of the frame: Removal with labels of some samples behind it (prediction-powered; task "labelled"),
-    every judge against people (task "judge-people"), and the raters against each other."""
+    """Removal from verdicts and the labels of some samples (prediction-powered; task "labelled"), every judge
+    against people (task "judge-people"), and the raters against each other."""
     table = pd.DataFrame(rows, columns=[*KEY, "gone"])
     table = table.assign(value=table["gone"].map(REMOVED)).dropna(subset="value")
-    #: Of every sample the share of the raters with a label who find the object gone.
+    # (editor, track) -> sample -> share of its raters who find the object gone
     people = {
         key: part.groupby("id", sort=False)["value"].mean().to_dict()
         for key, part in table.groupby(["editor", "track"], sort=False)
@@ -276,10 +276,10 @@ def use_labels(loaded: Sequence[RunDir], rows: Sequence[Labelled]) -> Iterator[F
     if not runs:
         names_here = "; ".join(f"{run.editor}/{run.track}" for run in loaded)
         names_given = "; ".join("/".join(key) for key in people) or "none"
-        raise UserError(f"The labels are of other runs: {names_given}. Those here are {names_here}.")
+        raise UserError(f"The labels are of {names_given}; pass labels of these runs: {names_here}.")
     for key, run in runs.items():
         if stranger := next((name for name in people[key] if name not in run.edits), None):
-            raise UserError(f"The labels name '{stranger}', which is no sample of {run.label}.")
+            raise UserError(f"The labels name '{stranger}', which is not a sample of {run.label}.")
         for metric in REMOVALS:
             if (entry := estimates.estimate_mean(run.scores_by(metric), metric)) is not None:
                 result = calibration.prediction_powered(run.values(metric), people[key], run.sources)
@@ -299,8 +299,8 @@ def use_labels(loaded: Sequence[RunDir], rows: Sequence[Labelled]) -> Iterator[F
 def _compare_with_people(
     runs: Mapping[Any, RunDir], people: Mapping[Any, Mapping[str, float]]
 ) -> Iterator[Figure]:
-    """How far each judge agrees with people, over all labels and by editor, object and template; and its
-    sensitivity and specificity where most raters say the same, as `nein calibrate` gives them."""
+    """Agreement of each judge with people, over all labels and by editor, object and template; and its
+    sensitivity and specificity if the majority of raters is taken as the truth, as in `nein calibrate`."""
     for metric in REMOVALS:
         parts = []
         for key, run in runs.items():
@@ -312,8 +312,11 @@ def _compare_with_people(
                 labels: Figure = {"task": "judge-people", "metric": metric, "by": column, "group": group}
                 same = bounded_mean(1 - (part["people"] - part["value"]).abs(), part["source"].tolist())
                 yield figure(same, unit="%", statistic="same", **labels)
-                sure = part[part["people"] != 0.5]  # raters who are divided say neither
-                by_people, by_judge = (sure["people"] < 0.5).tolist(), (sure["value"] == 0).tolist()  # seen
+                sure = part[part["people"] != 0.5]  # without ties of the raters
+                by_people, by_judge = (
+                    (sure["people"] < 0.5).tolist(),
+                    (sure["value"] == 0).tolist(),
+                )  # present
                 rates = calibration.rates(by_people, by_judge, sure["source"].tolist())
                 for statistic in ("sensitivity", "specificity"):
                     yield figure(getattr(rates, statistic), unit="%", statistic=statistic, **labels)

@@ -1,17 +1,16 @@
-"""Figures of runs on NeIn as rows of the frame: of one run, of an editor's two runs, and of parts of a run.
-
-Columns besides the usual (`model` is the editor, `variant` the instruction track): group (of a breakdown),
-statistic (of a gap).
+"""The estimates of NeIn runs: of one run, of an editor's two runs (the gap), and of parts of a run. One row
+per number; `model` is the editor, `variant` the instruction track, `group` the part of a breakdown.
 
 task              metric
-limit             FID as of infinitely many images, or in `refused` why not
+limit             FID for infinitely many images, or in `refused` the reason why not
 families, difficulty, minimal_pairs   by family of negation, level of difficulty, part of a minimal pair
-gap               Removal told "Remove the X." ("affirmed"), and that X is absent ("negated"); "gap", "ratio"
-losses            removals that were lost by a rewriter, and by the painter behind it (`losses`)
+gap               Removal when told "Remove the X." ("affirmed") and when told that X is absent ("negated");
+                  "gap", "ratio" (column `statistic`)
+losses            removals lost by a rewriter, and by the painter behind it (`estimate_losses`)
 refusals          share of requests that a service declined: of all, and by negative instruction (`group`)
 by_template, by_object, gap_by_template   Removal, Retention and the gap in parts of the samples
 
-Where the object must stay, Removal is a mistake: such samples are left out of the figures of the whole run
+If the object must stay, removing it is a mistake: such samples do not enter the estimates of the whole run
 and have a row of their own, where lower is better. Their target is the sample itself.
 """
 
@@ -35,9 +34,9 @@ from nein.benchmarks.nein.runs import (
     UNREAD,
     CorpusRow,
     RunDir,
+    drop_stays,
     order_runs,
     scores_of,
-    drop_stays,
 )
 from nein.benchmarks.runner import Finished, select_rows
 from nein.loading.digests import json_digest
@@ -61,7 +60,7 @@ def unit(metric: str) -> str:
 def make_estimates(
     every: ScoreTable, corpus: Mapping[str, CorpusRow], track: str = "negative"
 ) -> pd.DataFrame:
-    """The figures of one run. corpus: what exists only for the whole (corpus.json)."""
+    """Every estimate of one run. corpus: the metrics of the whole set of images (corpus.json)."""
     table, frame = drop_stays(every), every.frame
     rows: list[Figure] = []
     for metric in METRICS:
@@ -73,12 +72,13 @@ def make_estimates(
         )
     for metric in REMOVALS:
         rows += estimate_minimal_pairs(every.where(metric=metric), metric)
-    # Of every family sentences below a denial apart, and objects that must stay.
+    # --- by family: sentences below a denial, and objects that must stay, apart
     keys = [pd.Categorical(frame["family"], LABELS), frame[DEPTH].astype(float) > 0, frame["stays"].notna()]
     for (family, below, stays), part in frame.groupby(keys, observed=True):
         group = f"{family}{BELOW if below else ''}{FAMILY_NOTE if stays else ''}"
         rows += _estimate_metrics(ScoreTable(part), task="families", group=group)
-    for axis, behind in ((OTHERS, DEPTH), (DEPTH, None)):  # an axis is read where the one behind it is at 0
+    # --- by difficulty: an axis is read where the next one is at 0
+    for axis, behind in ((OTHERS, DEPTH), (DEPTH, None)):
         known = table.frame.dropna(subset=axis)
         known = known if behind is None else known[~(known[behind].astype(float) > 0)]
         for group in (ALL_FAMILIES, *LABELS):
@@ -86,7 +86,8 @@ def make_estimates(
             for level, of_level in part.groupby(part[axis].astype(int)):
                 where = {"group": group, "axis": axis, "level": str(level)}
                 rows += _estimate_metrics(ScoreTable(of_level), task="difficulty", **where)
-    edits = frame.drop_duplicates("id")  # one request a sample, whatever it was scored by
+    # --- refused requests
+    edits = frame.drop_duplicates("id")  # a sample is one request, whatever it was scored by
     for group in (ALL, *TEMPLATES) if edits["refused"].notna().any() else ():
         part = edits if group == ALL else edits[edits["template"] == group]
         share = statistics.bounded_mean(part["refused"].notna(), part["source"].cat.codes.tolist())
@@ -96,7 +97,7 @@ def make_estimates(
 
 
 def _estimate_metrics(table: ScoreTable, **labels: Any) -> Iterator[Figure]:
-    """The figure of every metric."""
+    """The estimate of every metric of a table."""
     for (metric,), rows in table.groups("metric"):
         yield rows.described(estimate_mean(rows, metric), unit=unit(metric), metric=metric, **labels)
 
@@ -107,8 +108,8 @@ def estimate_mean(rows: ScoreTable, metric: str) -> Estimate | None:
 
 
 def _describe_corpus(metric: str, entry: CorpusRow) -> Iterator[Figure]:
-    """A metric of the whole; and what FID would be of infinitely many images (task "limit"), or in `refused`
-    why not."""
+    """The rows of a metric of the whole set; and FID for infinitely many images (task "limit"), or in
+    `refused` the reason why not."""
     labels: Figure = {"metric": metric, "unit": unit(metric), "n": entry.n, "clusters": entry.clusters}
     ends = ("value", "low", "high", "standard_error")
     of_run = {"task": "results", "unscored": entry.n_unscored, "reasons": entry.reasons}
@@ -127,12 +128,12 @@ def _describe_corpus(metric: str, entry: CorpusRow) -> Iterator[Figure]:
 
 
 def estimate_minimal_pairs(scores: ScoreTable, metric: str) -> Iterator[Figure]:
-    """What decides an edit by one judge: the instruction, the image, or both (task "minimal_pairs").
+    """What decides an edit, by one judge: the instruction, the image, or both (task "minimal_pairs").
 
-    Of the family "minimal_pairs": every object affirmed and denied, of an image with it and of one without.
-    The change in presence is what a judge sees after the edit less what it sees before, so that an editor
-    which does nothing changes nothing however the judge errs. One that obeys has +1 of text, -1 of picture
-    and 0 of interaction (`nein.statistics.two_way`); one that removes, or adds, whatever is named 0, -1, 0.
+    The family "minimal_pairs" affirms and denies every object, for an image with it and one without. The
+    change in presence is what the judge sees after the edit minus what it sees before: an editor that does
+    nothing changes nothing, however the judge errs. One that obeys has +1 of text, -1 of picture and 0 of
+    interaction (`nein.statistics.two_way`); one that removes, or adds, whatever is named has 0, -1, 0.
 
     statistic: "change" by cell (group), "part" (group: text, picture, interaction), "obeyed" by cell and for
     all four together, "agrees" (the judge with the data, about the unedited images).
@@ -146,7 +147,7 @@ def estimate_minimal_pairs(scores: ScoreTable, metric: str) -> Iterator[Figure]:
     ]
     rows = rows.assign(pair=names, cell=cells, before=rows["before"].astype(float), after=1 - rows["value"])
     complete = rows[rows.groupby("pair")["cell"].transform("size") == len(CELLS)]
-    pairs = complete.groupby("pair", sort=False)[["before", "after"]].agg(lambda seen: seen.notna().all())
+    pairs = complete.groupby("pair", sort=False)[["before", "after"]].agg(lambda values: values.notna().all())
     scored = pairs.index[pairs.all(axis=1)]
     if not len(pairs):
         return
@@ -175,7 +176,7 @@ def estimate_minimal_pairs(scores: ScoreTable, metric: str) -> Iterator[Figure]:
 
 
 def estimate_gaps(runs: Sequence[RunDir]) -> pd.DataFrame:
-    """The negation gaps of the editors whose control was run, in all and per negative template."""
+    """The negation gaps of the editors whose control ("Remove the X.") was run, in all and by template."""
     controls = {run.name: run for run in runs if run.track == "remove"}
     return frames.frame(
         {**row, "model": run.name}
@@ -187,8 +188,8 @@ def estimate_gaps(runs: Sequence[RunDir]) -> pd.DataFrame:
 
 
 def estimate_gap(affirmed: ScoreTable, negated: ScoreTable, metric: str) -> Iterator[Figure]:
-    """The gap of an editor by one judge, between its runs with "Remove the X." and with X said absent."""
-    first, second, clusters = affirmed.pair(negated)  # (n,) 0 or 1, of the same samples
+    """The gap of an editor by one judge: Removal when told "Remove the X." minus when told X is absent."""
+    first, second, clusters = affirmed.pair(negated)  # (n,) each, 0 or 1, of the same samples
     test = statistics.pairs_test(first, second, clusters)
     if test is None:
         return
@@ -247,12 +248,12 @@ def estimate_losses(runs: Sequence[RunDir]) -> Iterator[Figure]:
 
 
 def select_gaps(gap_rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of `gaps` that are those of `figures.gap`."""
+    """The rows of an overall gap, among those of `estimate_gaps`."""
     return frames.select(gap_rows, task="gap", statistic=("affirmed", "negated", "gap"))
 
 
 def negation_gaps(finished: Sequence[Finished]) -> pd.DataFrame:
-    """As of `Benchmark.gaps`, by the name of the run with negative instructions."""
+    """See `Benchmark.gaps`; a gap goes by the name of its run with negative instructions."""
     gap_rows = select_gaps(estimate_gaps(order_runs([entry.folder for entry in finished])))
     names = {entry.folder.name: entry.name for entry in finished if entry.folder.track == "negative"}
     return gap_rows.assign(run=gap_rows["model"].map(names)) if len(gap_rows) else gap_rows
@@ -276,17 +277,16 @@ def estimate_breakdowns(loaded: Sequence[RunDir]) -> pd.DataFrame:
 
 
 class Features(NamedTuple):
-    """The scored samples of a run, in data order: (N, D) float32, source images, and the first row of every
-    distinct target: the reference set of the paper's protocol."""
+    """FID's features of the scored samples of a run, in data order."""
 
-    edited: np.ndarray
-    target: np.ndarray
-    source_ids: list[str]
-    once: list[int]
+    edited: np.ndarray  # (N, D) float32
+    target: np.ndarray  # (N, D) float32
+    source_ids: list[str]  # (N,) source images
+    once: list[int]  # the first row of every distinct target: the reference set of protocol "paper"
 
 
 def read_features(run: RunDir, metric: str = "fid") -> Features | None:
-    """The features of the samples of a run; None without any."""
+    """The features of the finished blocks of a run; None without any."""
     numbers_done = run.done(scores_of(metric))
     return _join_features(
         run, [_read_block(run, metric, n) for n in run.blocks.units.numbers if n in numbers_done]
@@ -294,16 +294,16 @@ def read_features(run: RunDir, metric: str = "fid") -> Features | None:
 
 
 def _read_block(run: RunDir, metric: str, number: int) -> tuple[Mapping[str, Any], dict[str, np.ndarray]]:
-    """Of which samples and targets the features of a block are, and these. Raises UserError."""
+    """(ids of samples and targets, features by side: (n, D) float32) of a block. Raises UserError."""
     path = run.feature_path(metric, number)
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
             tensors = {side: file.get_tensor(side) for side in ("edited", "target")}
             about = json.loads((file.metadata() or {})["about"])
     except (OSError, KeyError, ValueError, RecursionError, safetensors.SafetensorError) as error:
-        raise UserError(f"'{path}' is damaged ({error}); remove it, give the same command again.") from None
+        raise UserError(f"'{path}' is damaged ({error}); remove it and rerun the command.") from None
     if about.get("images") != run.pixels(number, about.get("ids", ())):
-        raise UserError(f"'{path}' is of other images; remove it and give the same command again.")
+        raise UserError(f"'{path}' belongs to other images; remove it and rerun the command.")
     return about, tensors
 
 
@@ -319,15 +319,15 @@ def _join_features(
     if not rows:
         return None
     ids, keys, edited, target = zip(*rows, strict=True)
-    # (N, D) float32 rows of edits and targets; where a target stands for the first time
+    # rows at which a target occurs for the first time
     once = sorted(np.unique(keys, return_index=True)[1].tolist())
     return Features(np.stack(edited), np.stack(target), [run.sources[name] for name in ids], once)
 
 
 def compute_corpus_metric(metric: str, run: RunDir) -> CorpusRow:
-    """The metric of the selection; the one there for the same features, since an interval takes minutes.
-    Protocol "paper": against every target once; "fixed": against that of every sample, so that both sets
-    weigh the scenes alike."""
+    """The metric of the whole selection; reused if it was computed of the same features, since an interval
+    takes minutes. Protocol "paper" compares with every target once; "fixed" with the target of every sample,
+    so that a scene has the same weight on both sides."""
     is_paper, units = run.about["config"]["protocol"] == "paper", run.blocks.units
     reasons = [row.reason for row in select_rows(run, scores_of(metric), units) if row.reason]
     blocks = [_read_block(run, metric, number) for number in units.numbers]

@@ -1,7 +1,7 @@
-"""The two protocols side by side for one finished run: which named quirk moves which figure by how much.
+"""Both protocols for one finished run: how much each quirk of the published protocol changes each estimate.
 
-Works from the evidence in score rows (raw answers, scores of boxes, objects asked about) and the features
-of the Frechet distance. No model is run.
+Recomputed from the evidence in score rows (raw answers, scores of boxes, objects asked about) and from FID's
+features; no model is run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nein.metrics import Score
 from nein.metrics.base import paper_says_present, paper_says_removed, parse_yes_no
 from nein.reporting.figures import Figure, number
 
-#: Named quirk -> what the paper's side of it does.
+#: Quirk -> what protocol "paper" does.
 QUIRKS = {
     "answers": 'only "No" to the letter removes, only "yes" in any case is present; any other answer counts '
     "as the opposite",
@@ -24,7 +24,7 @@ QUIRKS = {
     "denominator": "samples without an edited picture count as failures (constant denominators of the "
     "scripts)",
 }
-#: Metric -> the quirks that move it. That of the denominator is of the released scripts and not of
+#: Metric -> the quirks that change it. The denominator is a quirk of the released scripts, not of
 #: `--protocol paper`, which leaves failed edits unscored.
 MOVES = {
     "removal_vqa": ("answers", "denominator"),
@@ -40,15 +40,15 @@ NOT_FROM_EVIDENCE = {
     "models.ovd_backend": "the detector's resize",
     "models.vqa_quantization": "the judge's dtype",
 }
-ALL = "all"  # quirks of `--protocol paper` together
+ALL = "all"  # the quirks of `--protocol paper` together
 
 
 class NoEvidence(ValueError):
-    """The record does not hold what the other protocol needs."""
+    """The evidence does not cover the questions of the other protocol."""
 
 
 def verdict(metric: str, row: ScoreRow | Score, quirks: Collection[str] = ()) -> float | None:
-    """The value of a score row with these quirks of the paper; None: unscored.
+    """The value of a score row under these quirks; without any, under protocol "fixed". None: unscored.
 
     Raises NoEvidence when the other protocol's questions were not asked (`evidence: own`).
     """
@@ -68,6 +68,7 @@ def verdict(metric: str, row: ScoreRow | Score, quirks: Collection[str] = ()) ->
 
 
 def _retention(kind: str, detail: Mapping[str, Any], quirks: Collection[str]) -> float | None:
+    """The share of the caption's objects that are still seen, among those seen before; None: unscored."""
     objects_of, answers_of = ("paper" if quirk in quirks else "fixed" for quirk in ("objects", "answers"))
     if "objects_of" in detail:
         objects = detail["objects_of"][objects_of]
@@ -94,9 +95,9 @@ def _is_present(reply: Any, kind: str, detail: Mapping[str, Any], answers_of: st
 
 
 def make_rows(run: RunDir) -> Iterator[Figure]:
-    """Rows of the frame (task "protocols"): of every quirk that moves a metric of the run, alone and together
-    ("all"), the figure "fixed" and "paper", and "flips": samples whose value differs, or that are scored on
-    one side only."""
+    """For every quirk that changes a metric of the run, alone and together ("all"), three rows (task
+    "protocols"): the estimates "fixed" and "paper", and "flips", the number of samples whose value differs or
+    that only one of them scores."""
     labels: Figure = {"task": "protocols", "model": run.name, "variant": run.track}
     for metric in (name for name in MOVES if name in run.metrics):
         scores = [*run.score_rows([metric])]

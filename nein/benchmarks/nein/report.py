@@ -73,8 +73,8 @@ def make_page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) 
     folders = list(dict.fromkeys(options.calibration or [run.out / "calibration" for run in loaded]))
     judges = calibrations.load(folders, explicit=bool(options.calibration))
     of_runs = make_sides([run for run in loaded if run.track == "negative"] or loaded)
-    pairs = compare.chosen([*of_runs], options.baseline)
-    comparison_rows = compare.comparisons(of_runs, pairs, family=options.family)
+    pairs = compare.choose_pairs([*of_runs], options.baseline)
+    comparison_rows = compare.compare_runs(of_runs, pairs, family=options.family)
     rows = [
         *comparison_rows,
         *calibrations.measure_agreement(loaded),
@@ -90,7 +90,7 @@ def make_page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) 
     kinds = dict.fromkeys(calibrations.KINDS[judge.kind] for judge in judges)
     options_of_page["notes"] += calibrations.list_flags(frame, kinds)
     title = options.title or f"NeIn: {', '.join(dict.fromkeys(run.name for run in loaded))}"
-    options_of_page["sections"] = sections.all_sections(compare.table(comparison_rows))
+    options_of_page["sections"] = sections.all_sections(compare.make_table(comparison_rows))
     return Page(title, frame=frame, parts=[make_browser(loaded, options)], **options_of_page)
 
 

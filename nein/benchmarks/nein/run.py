@@ -1,4 +1,5 @@
-"""The NeIn benchmark: which images editors make when told what is absent, and how those are scored."""
+"""The benchmark NeIn and the runs of `nein eval`: a run is an editor on an instruction track. Names, data and
+models are checked here; nothing is loaded."""
 
 from __future__ import annotations
 
@@ -46,14 +47,14 @@ log = logging.getLogger(__name__)
 
 
 def _load_data(config: EvalConfig, choices: Sequence[EditorChoice], metrics: Sequence[str]) -> Dataset:
-    """The data of a command. Raises UserError, also where they lack what a metric or an editor needs."""
+    """The data of a command. Raises UserError, also if a metric or an editor needs more than they have."""
     reference = config.data
     dataset = loading.load(reference, split=config.split, columns=config.columns, families=config.families)
     has_things = any(sample.things for sample in dataset.samples)
     if unsupported := [metric for metric in metrics if METRICS[metric].by_truth and not has_things]:
         raise UserError(
-            f"The metric '{unsupported[0]}' needs data that say which things every picture shows, and "
-            f"'{reference}' does not; take --data nano:scope, or other metrics."
+            f"The metric '{unsupported[0]}' needs data that list the objects of every image; pass "
+            "--data nano:scope, or other --metrics."
         )
     for choice in choices:
         if choice.external is not None:
@@ -62,8 +63,8 @@ def _load_data(config: EvalConfig, choices: Sequence[EditorChoice], metrics: Seq
 
 
 def _note_missing_images(dataset: Dataset, name: str) -> Iterator[str]:
-    """Sentences on images that are not there, whose samples will be unscored; none is opened. Raises
-    UserError where every image of a kind is missing: then the folder is another one."""
+    """A sentence for each kind of image with missing files, whose samples will be unscored; none is opened.
+    Raises UserError if every image of a kind is missing."""
     sources = {sample.source_id for sample in dataset.samples}
     for role, names in {"NeIn": {sample.id for sample in dataset.samples}, "COCO": sources}.items():
         if missing := sorted(names & dataset.missing):
@@ -76,7 +77,7 @@ def _note_missing_images(dataset: Dataset, name: str) -> Iterator[str]:
 def _load_editor(
     config: EvalConfig, choice: EditorChoice, device: str, plain: Callable[[], Editor]
 ) -> Editor:
-    """The editor, with its remedy. plain: gives it without."""
+    """The editor with its remedy, if it has one. plain: loads it without."""
     if not choice.remedy:
         return plain()
     from nein.models.judges import RemovalReward
@@ -113,7 +114,7 @@ def _read_log(config: EvalConfig, choices: Sequence[EditorChoice]) -> dict[str, 
 
 
 class NeIn(Benchmark):
-    """Editors on negative instructions."""
+    """Editors told what an image should not show."""
 
     name, title, command = "nein", "NeIn", "eval"
     config, report_config, compare_config = EvalConfig, ReportConfig, CompareConfig
@@ -149,7 +150,7 @@ class NeIn(Benchmark):
             outputs[scores_of("removal_vqa")] = {"answers": json_digest(answers)[:12]}
         how: dict[str, Any] = {"device": device, "dtype": config.dtype, "batch_size": config.batch_size}
         how["services"] = functools.partial(make_services, config)
-        loaders: dict[str, Callable[[], Editor]] = {}  # of an editor with and without remedies one
+        loaders: dict[str, Callable[[], Editor]] = {}  # an editor and its remedies share one loaded model
         runs: list[Run] = []
         for choice in choices:
             load = Shared(functools.partial(choice.load, **how))
@@ -195,8 +196,7 @@ class NeIn(Benchmark):
         return runs
 
     def scores(self, run: Run) -> ScoreTable:
-        """The scores by every metric that the whole selection has; also works out what exists only for the
-        whole."""
+        """The scores by every metric that covers the whole selection; also computes FID (corpus.json)."""
         folder = run.folder
         names, opened = folder.list_complete_metrics(folder.blocks), folder.outputs(SCORES)
         if partial := [name for name in opened if name not in names and folder.done(scores_of(name))]:
@@ -213,7 +213,7 @@ class NeIn(Benchmark):
         return estimates.make_estimates(table, folder.corpus(), folder.track)
 
     def primary_scores(self, table: ScoreTable, folder: Any) -> ScoreTable:
-        """The scores by the metric that lacks most."""
+        """The scores by the metric with the most unscored samples."""
         unscored_counts = table.frame.loc[table.frame["value"].isna(), "metric"].value_counts()
         return table.where(metric=unscored_counts.index[0]) if len(unscored_counts) else table
 

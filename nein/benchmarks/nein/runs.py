@@ -1,9 +1,8 @@
-"""One run, an editor on an instruction track: its files, and what they say, read once.
+"""The folder of a run, an editor on an instruction track: its rows, its tables, and its name in reports.
 
-Files: docs/reference/files.md.
-
-Blocks are the record. The identity of the folder decides the images, that of `scores/<metric>` one metric.
-Stages, limits and metrics may be added at any time; another identity is refused with the key that differs.
+Files: docs/reference/files.md. The identity of the folder decides the images, that of `scores/<metric>` the
+scores by one metric. Stages, limits and metrics may be added at any time; another identity is refused, with
+the key that differs.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ class ScoreRow:
 
 @dataclass
 class CorpusRow:
-    """A figure of the whole selection in corpus.json; those of an interval where there is a value."""
+    """A metric of the whole selection (FID), as an entry of corpus.json."""
 
     value: float | None = None
     low: float | None = None
@@ -98,12 +97,12 @@ class CorpusRow:
     n_unscored: int = 0
     reasons: dict[str, int] = field(default_factory=dict)
     n_target: int = 0
-    reference: str = ""  # which targets
-    clusters: int = 0
-    columns: int = 0  # of features
-    left_out: list[float] = field(default_factory=list)  # the jackknife's values
+    reference: str = ""  # "unique targets" or "per sample"
+    clusters: int = 0  # source images
+    columns: int = 0  # width of the features
+    left_out: list[float] = field(default_factory=list)  # the jackknife: without each group of source images
     sources: str = ""  # digest of the source images
-    seal: str = ""  # digest of all that it is made of
+    seal: str = ""  # digest of its inputs: an equal one is not computed again
 
 
 def scores_of(metric: str) -> str:
@@ -112,7 +111,7 @@ def scores_of(metric: str) -> str:
 
 REMOVALS = {"removal_vqa": "VQA", "removal_ovd": "OVD"}
 REMOVAL = (*REMOVALS, "auc_removal")
-#: Cells of minimal pairs in which Removal says nothing.
+#: Cells of minimal pairs for which Removal is not defined.
 _NO_REMOVAL = frozenset(label for label, cell in CELLS.items() if cell != CELLS["denied, there"])
 #: The negative instructions, as tables name them: "No X in the image."
 TEMPLATES = [template.replace("{S}", "X") for template in NEGATIVE_TEMPLATES]
@@ -125,9 +124,9 @@ UNREAD = "unread"
 
 
 class RunDir(Folder):
-    """One run in OUT/<editor>/<track>. What its blocks hold is read when it is first wanted, and kept.
+    """One run in OUT/<editor>/<track>. Its rows are read on first use and kept.
 
-    name  The editor in tables: another one where several runs have it (`order_runs`).
+    name  The editor in tables; `order_runs` changes it if two runs have the same.
     """
 
     benchmark = "nein"
@@ -140,7 +139,7 @@ class RunDir(Folder):
         parents = path.parents if len(path.parts) > 2 else path.absolute().parents
         self.out, self.name = parents[1], parents[0].name
         self.editor, self.track = self.name, path.name or path.absolute().name
-        self._block: tuple[int, list[ScoreRow]] = (-1, [])  # the one that was read last
+        self._block: tuple[int, list[ScoreRow]] = (-1, [])  # (number, rows) of the last block of `replies`
 
     @property
     def label(self) -> str:
@@ -148,24 +147,24 @@ class RunDir(Folder):
 
     @staticmethod
     def image_name(index: int, sample_id: str) -> str:
-        """Of the edit of a sample, whose place in the data is `index`."""
+        """The image file of a sample's edit; index: the sample's position in the data."""
         return f"images/{index // SEGMENT:03d}/{sample_id}.png"
 
     def image_path(self, edit: EditRow) -> Path:
-        """Where the image of an edit is. Raises UserError for a place outside of the folder."""
+        """The image file of an edit. Raises UserError for a path outside of the folder."""
         return self.inside(self.path / str(edit.image))
 
     def feature_path(self, metric: str, block: int) -> Path:
         return self.block_path(scores_of(metric), block).with_suffix(".safetensors")
 
     def pixels(self, number: int, ids: Sequence[str]) -> str:
-        """12 digits over the edited images of samples of a block."""
+        """12 hex digits: a digest of the edited images of these samples of a block."""
         edited = {row.id: row.sha256 for row in self.read(EDIT, number)}
         return json_digest({"images": [edited.get(name) for name in ids]})[:12]
 
     @cached_property
     def about(self) -> dict[str, Any]:
-        """The manifest, as it was when it was first read."""
+        """The manifest, read once."""
         return self.manifest()
 
     @cached_property
@@ -175,7 +174,7 @@ class RunDir(Folder):
 
     @cached_property
     def edits(self) -> dict[str, EditRow]:
-        """The edits of the selection by sample, in data order; of a run under way those that are there."""
+        """Sample -> edit, for the selected samples in data order; of an unfinished run, the finished ones."""
         done = self.done(EDIT)
         numbers = [number for number in self.blocks.numbers if number in done]
         return {row.id: row for row in select_rows(self, EDIT, self.blocks, numbers)}
@@ -186,7 +185,7 @@ class RunDir(Folder):
         return {name: edit.source_id for name, edit in self.edits.items()}
 
     def list_complete_metrics(self, blocks: Blocks) -> list[str]:
-        """The metrics that have scores of all these samples."""
+        """The metrics with scores of all these samples."""
         units = blocks.units
         return [
             name
@@ -196,8 +195,8 @@ class RunDir(Folder):
         ]
 
     def score_rows(self, names: Sequence[str] | None = None, number: int | None = None) -> Iterator[ScoreRow]:
-        """The scores of the selection (of one block) by some metrics, or all of scores.csv, in data order.
-        One at a time: a row with a judge's replies is a kilobyte."""
+        """Yields the scores of the selection (or of one block) by these metrics (or all of scores.csv), in
+        data order. Lazy: a row with a judge's replies takes a kilobyte."""
         names = self.metrics if names is None else names
         numbers = None if number is None else [number]
         columns = [select_rows(self, scores_of(name), self.blocks.units, numbers) for name in names]
@@ -206,30 +205,29 @@ class RunDir(Folder):
                 if row.id != rows[0].id:
                     raise UserError(
                         f"'{self.path / scores_of(name)}' has a row of '{row.id}' where other metrics have "
-                        f"'{rows[0].id}'; remove it and give the same command again."
+                        f"'{rows[0].id}'; remove it and rerun the command."
                     )
                 row.metric = name
                 yield row
 
     def make_scores(self) -> ScoreTable:
-        """The table of scores, from the blocks. Raises UserError for a score without an edit or out of its
-        range."""
+        """The table of scores, from the blocks. Raises UserError: a score without an edit or out of range."""
         names = [name for name in self.list_complete_metrics(self.blocks) if METRICS[name].kind != "corpus"]
         return ScoreTable.from_rows(map(self._make_line, self.score_rows(names)), DETAILS)
 
     def _make_line(self, row: ScoreRow) -> Row:
-        """What the table says of a score."""
+        """The table row of a score."""
         if (edit := self.edits.get(row.id)) is None:
             raise UserError(
-                f"'{self.path}' has scores of the sample '{row.id}' and no edit of it; remove its scores and "
-                "give its nein eval again."
+                f"'{self.path}' has scores of the sample '{row.id}' but no edit of it; delete its scores/ "
+                "and rerun nein eval."
             )
         metric = METRICS[row.metric]
         low, high = metric.range if metric.span is not None else (-math.inf, math.inf)
         if row.value is not None and not low <= row.value <= high:
             raise UserError(
-                f"'{self.path}' gives the sample '{row.id}' {row.value} by {metric.name}, which is no such "
-                "score; remove its scores and give its nein eval again."
+                f"'{self.path}' scores the sample '{row.id}' with {row.value} by {metric.name}, which is out "
+                f"of range ({low:g} to {high:g}); delete its scores/ and rerun nein eval."
             )
         entries = {**label_edit(edit, self.track), "metric": row.metric, "value": row.value}
         entries["outcome"] = self._outcomes.get(edit.id)
@@ -246,14 +244,13 @@ class RunDir(Folder):
 
     @cached_property
     def every(self) -> ScoreTable:
-        """All scores of a finished run, also those of Removal that say nothing, because the object need not
-        go; of another one none."""
+        """All scores of a finished run, including Removal of objects that must stay; empty if unfinished."""
         path = self.path / SCORES_CSV
         return ScoreTable.read(path, DETAILS) if path.exists() else ScoreTable.from_rows((), DETAILS)
 
     @cached_property
     def table(self) -> ScoreTable:
-        """The scores, those of Removal only where the object must go."""
+        """The scores without Removal of objects that must stay."""
         return drop_stays(self.every)
 
     @cached_property
@@ -264,13 +261,13 @@ class RunDir(Folder):
         return self.table.where(metric=metric)
 
     def values(self, metric: str, every: bool = False) -> dict[str, float | None]:
-        """Sample id -> value or None, of the samples that the metric says something of, or of every one."""
+        """Sample id -> value or None (unscored), of the samples in `table`, or in `every`."""
         rows = (self.every if every else self.table).where(metric=metric)
         numbers = (None if value != value else value for value in rows.values.tolist())
         return dict(zip(rows.frame["id"].tolist(), numbers, strict=True))
 
     def corpus(self) -> dict[str, CorpusRow]:
-        """Metric -> its figure of the whole; {} where there is none."""
+        """Metric -> its entry of corpus.json; {} without the file."""
         path = self.path / CORPUS
         return atomic.read_json(path, dict[str, CorpusRow]) if path.exists() else {}
 
@@ -289,7 +286,7 @@ class RunDir(Folder):
 
 
 def read_image(path: Path, role: str, plain: bool = False) -> np.ndarray | str:
-    """(H, W, 3) uint8 RGB (`images.decode`), or why there is none."""
+    """(H, W, 3) uint8 RGB, or the reason why there is none. plain: as `images.decode` takes it."""
     try:
         return images.decode(path, plain=plain)
     except images.ImageError as error:
@@ -297,13 +294,13 @@ def read_image(path: Path, role: str, plain: bool = False) -> np.ndarray | str:
 
 
 def drop_stays(every: ScoreTable) -> ScoreTable:
-    """The scores without those of Removal where the object need not go."""
-    nothing = every.frame["metric"].isin(REMOVAL) & every.frame["stays"].notna()
-    return ScoreTable(every.frame[~nothing])
+    """The scores without Removal of objects that must stay."""
+    is_undefined = every.frame["metric"].isin(REMOVAL) & every.frame["stays"].notna()
+    return ScoreTable(every.frame[~is_undefined])
 
 
 def label_edit(edit: EditRow, track: str) -> Row:
-    """What the table says of a sample."""
+    """The columns of the table that describe a sample."""
     return {
         "id": edit.id,
         "source": edit.source_id,
@@ -346,13 +343,14 @@ def load(paths: Sequence[Path]) -> list[RunDir]:
 
 
 def order_runs(loaded: Sequence[RunDir], same_data: bool = True) -> list[RunDir]:
-    """Runs as in tables, told apart by name: editors as in the paper, then as in their command, then by
-    name; of an editor the instruction under test first. Raises UserError for runs of different data."""
+    """The runs in the order of tables, with distinct names: editors of the paper first, then in the order of
+    their command, then by name; an editor's track under test first. Raises UserError for different data."""
     data = [run.about.get("data", {}).get("records_sha256") for run in loaded]
     if other := next((run for run, sha in zip(loaded, data, strict=True) if sha != data[0]), None):
         if same_data:
-            pairs_of_names = f"'{loaded[0].path}' and '{other.path}'"
-            raise UserError(f"{pairs_of_names} were made on different data; name them one by one.")
+            raise UserError(
+                f"'{loaded[0].path}' and '{other.path}' are of different data; pass runs of the same data."
+            )
     several = len({run.out.resolve() for run in loaded}) > 1
     for run in loaded:
         run.name = f"{run.out.name}/{run.editor}" if several else run.editor
@@ -360,12 +358,12 @@ def order_runs(loaded: Sequence[RunDir], same_data: bool = True) -> list[RunDir]
     for run in loaded:
         if names[run.label] > 1:
             run.name = str(run.out / run.editor)
-    editors, found = list(paper_numbers.ROW_OF), list(dict.fromkeys(run.name for run in loaded))
+    paper_editors, names_in_order = list(paper_numbers.ROW_OF), [run.name for run in loaded]
 
     def order(run: RunDir) -> tuple[int, str, int, int]:
-        given = [slug(name) for name in run.about.get("config", {}).get("editor", [])]
-        known = [*editors, *given, run.editor.partition("+")[0]]
-        rank = known.index(run.editor if run.editor in editors else known[-1])
-        return rank, run.editor, found.index(run.name), TRACKS.index(run.track)
+        of_command = [slug(name) for name in run.about.get("config", {}).get("editor", [])]
+        editors = [*paper_editors, *of_command, run.editor.partition("+")[0]]
+        rank = editors.index(run.editor if run.editor in paper_editors else editors[-1])
+        return rank, run.editor, names_in_order.index(run.name), TRACKS.index(run.track)
 
     return sorted(loaded, key=order)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nein.benchmarks.compare import COMPARISONS, heading
+from nein.benchmarks.compare import COMPARISONS, name_metric
 from nein.benchmarks.nein import calibrations
 from nein.benchmarks.nein.estimates import ALL, ALL_FOUR
 from nein.benchmarks.nein.protocols import NOT_FROM_EVIDENCE, QUIRKS
@@ -21,7 +21,7 @@ from nein.wording.families import CELLS, CONSTRUCTIONS, DEPTH, OTHERS
 TRACK_NAMES = {"negative": "negative", "remove": '"Remove the X."', "add": '"Add a X."'}
 EDITOR = Row("model", "editor")
 RUN = (EDITOR, Row("variant", "instruction", TRACK_NAMES))
-METRIC = Row("metric", names=heading)
+METRIC = Row("metric", names=name_metric)
 BY_JUDGE = (EDITOR, Row("metric", "judge", REMOVALS))
 
 
@@ -38,7 +38,7 @@ def show_mean(figures: Sequence[Figure]) -> str:
 
 def _metrics(selection: Mapping[str, Any]) -> Column:
     """A column per metric, also of plug-ins: asked for anew by every report."""
-    return Column("", selection, show_mean, by="metric", names=heading, order=tuple(METRICS))
+    return Column("", selection, show_mean, by="metric", names=name_metric, order=tuple(METRICS))
 
 
 def _presence_metrics(by_judge: bool = True) -> tuple[str, ...]:
@@ -57,7 +57,7 @@ def results_table(
     order = metrics or (*(name for name in METRICS if name not in REMOVALS), *reversed(REMOVALS))
     selection = {"task": ("results", "refusals"), "group": ("", ALL), "metric": (*order, "refused")}
     columns = [
-        Column("", {"metric": order}, show_mean, by="metric", names=heading, order=order),
+        Column("", {"metric": order}, show_mean, by="metric", names=name_metric, order=order),
         Column("scored", {"task": "results"}, scored),
         Column("refused", {"task": "refusals"}, _show_refused),
     ]

@@ -1,7 +1,7 @@
-"""The two stages of a run, and the models that they need.
+"""The two stages of a NeIn run, and their models.
 
-Edit: every sample gets an image or a sentence saying why there is none. Score: a value per metric, or a
-reason why it has none; an image is decoded once for all metrics of a block.
+`Edit`: an image per sample, or the reason why there is none. `Score`: a value per sample and metric, or a
+reason; an image is decoded once for all metrics of a block.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from nein.models.editor_choice import EditorChoice, ExternalEdits
 from nein.models.references import contents, identity, resolve
 from nein.wording.families import MINIMAL_PAIRS
 
-#: How far an aspect ratio may be from another: editors round sides to multiples.
+#: Largest ratio of two aspect ratios that count as equal: editors round sides to multiples.
 ASPECT = 1.05
 
 
@@ -61,8 +61,8 @@ ASPECT = 1.05
 class Edit(Stage):
     """Sample image and instruction -> edited image, by one editor.
 
-    A block is of one sample where the editor makes them one by one (`EditorChoice.place`): what a service did
-    not answer is asked for again alone, and a kill loses what is in work.
+    A block has one sample if the editor takes them one by one (`EditorChoice.place`): a failed request is
+    repeated alone, and a kill loses only the requests in flight.
     """
 
     name, outputs, invalidates, cut = EDIT, (EDIT,), (SCORES,), True
@@ -78,7 +78,7 @@ class Edit(Stage):
         self.asks = {self.choice.row: self.choice.edits} if is_served(self.choice.row) else {}
 
     def read(self, number: int) -> tuple[int, list[tuple[Sample, Any]]]:
-        """The samples of a block, each with its image (H, W, 3) uint8, or why it has none."""
+        """The samples of a block, each with its image (H, W, 3) uint8, or the reason why there is none."""
         samples = self.dataset.members(self.blocks.needed(number))
         return number, [(sample, read_image(sample.sample_path, "NeIn")) for sample in samples]
 
@@ -106,15 +106,15 @@ class Edit(Stage):
                 row.refused, row.again = result.refused, result.transient and not result.refused
                 continue
             row.image, row.sha256 = self.run.image_name(index, sample.id), pixel_digest(result.image)
-            (height, width), (high, wide) = result.image.shape[:2], image.shape[:2]
-            row.reshaped = not 1 / ASPECT <= width * high / (height * wide) <= ASPECT
+            (height, width), (input_height, input_width) = result.image.shape[:2], image.shape[:2]
+            row.reshaped = not 1 / ASPECT <= width * input_height / (height * input_width) <= ASPECT
             images_made.append((self.run.image_path(row), result.image))
-        with ThreadPoolExecutor(8) as pool:  # a disk keeps several in the time of one
+        with ThreadPoolExecutor(8) as pool:  # compression and disk in parallel
             list(pool.map(lambda image: images.write_png(*image), images_made))
         return {EDIT: rows}
 
     def _results(self, editor: Any, members: Sequence[Any]) -> list[tuple[EditResult, int]]:
-        """What came of each sample, and the EXIF orientation of an image that was made elsewhere."""
+        """The result of each sample, with the EXIF orientation of an image made elsewhere (else 1)."""
         if isinstance(editor, ExternalEdits):
             return [editor.read(sample.id) for sample, _ in members]
         requests = []
@@ -127,7 +127,7 @@ class Edit(Stage):
         return [(result, 1) for result in results]
 
     def is_valid(self, output: str, number: int, rows: list[EditRow]) -> bool:
-        """Nothing is worth another try, and no image has vanished, or is empty."""
+        """False if an edit is to be tried again, or an image has vanished or is empty."""
         if any(row.again or (row.refused and self.config.retry_refused) for row in rows):
             return False
         paths = [self.run.image_path(row) for row in rows if row.image is not None]
@@ -146,7 +146,7 @@ class Edit(Stage):
 
 
 class Scorer:
-    """The models of a command, loaded when a metric first asks for them, and its caches; threads share it."""
+    """The models and caches of all metrics of a command, shared by threads; models load on first use."""
 
     def __init__(self, config: EvalConfig, device: str) -> None:
         self.loaded: dict[str, Any] = {}
@@ -156,8 +156,8 @@ class Scorer:
     def score(
         self, items: Sequence[EditPair], names: Sequence[str], among: Sequence[str]
     ) -> dict[str, list[Scored]]:
-        """Metric -> a score per item of one block, for the metrics `names` `among` all that are wanted of it:
-        an interrupted block is asked about as a whole one is."""
+        """Metric -> a score per item of one block, for the metrics `names`. among: all metrics of the run, so
+        that a block which is completed later asks the judges the same questions."""
         with self._loading:
             if unloaded := [name for name in names if not self.loaded.keys() >= set(model_kinds([name]))]:
                 cache_dir = self._config.cache_dir
@@ -182,18 +182,17 @@ class Scorer:
         return usage_of(self.loaded)
 
     def stop(self) -> None:
-        """Ends waiting for the answers of endpoints."""
+        """Stops waiting for the answers of endpoints."""
         for model in self.loaded.values():
             getattr(model, "stop", lambda: None)()
 
 
 @dataclass(kw_only=True, eq=False)
 class Score(Stage):
-    """Edits of a run -> scores, by metrics in the order of the table. A block has the samples of a unit of
-    those of the edits; each image is decoded once for all metrics.
+    """Edits of a run -> scores, by metrics in the order of the table; each image is decoded once for all.
 
-    By the protocol "paper" COCO's and NeIn's images are read as by the released scripts: `images.decode`, and
-    detectors see them upright.
+    Under protocol "paper" the images of COCO and NeIn are read as by the released scripts (`images.decode`,
+    plain), and detectors see them upright.
     """
 
     name, cut = "score", True
@@ -210,7 +209,7 @@ class Score(Stage):
         self.judged = [name for name in self.metrics if self.answers is None or name != "removal_vqa"]
         self.blocks, self.outputs = self.edited.units, tuple(map(scores_of, self.metrics))
         self.plain, judge = self.config.protocol == "paper", self.config.models.vqa
-        # About how many questions of a sample go to a judge behind an address: of a caption's objects six.
+        # Estimated questions per sample to a judge behind an address: six objects in a caption.
         asking = [name for name in self.judged if "vqa" in METRICS[name].models]
         count = sum({"retention_vqa": 6}.get(name, 1) for name in asking)
         self.asks = {judge: count} if count and is_served(judge) else {}
@@ -223,9 +222,9 @@ class Score(Stage):
         if not edits.keys() >= {sample.id for sample in samples}:
             raise UserError(
                 f"'{self.run.block_path(EDIT, numbers[0])}' does not hold the samples of its block; remove "
-                "it and give the same command again."
+                "it and rerun the command."
             )
-        # An image of the data, which several samples may share, and its `pixel_digest`.
+        # Several samples may share an image of the data: it is decoded once.
         read = functools.cache(self._read)
         return number, [self._pair(sample, edits[sample.id], read) for sample in samples]
 
@@ -234,13 +233,13 @@ class Score(Stage):
         return image, "" if isinstance(image, str) else pixel_digest(image)
 
     def _pair(self, sample: Sample, edit: EditRow, read: Callable[..., Any]) -> EditPair:
-        """The images of a sample that some metric needs; a sentence for every other."""
+        """The images of a sample that a metric needs; a sentence for one that cannot be used."""
         if edit.image is None:
             return EditPair(sample.id, edit.why_not)
         needed = {image for name in self.metrics for image in METRICS[name].images}
         edited = read_image(self.run.image_path(edit), "edited")
         if not isinstance(edited, str) and pixel_digest(edited) != edit.sha256:
-            edited = "the edited image on disk is not the one this run wrote; remove it and run again"
+            edited = "the edited image on disk is not the one this run wrote; remove it and rerun the command"
         images_found: Json = {"object": sample.object, "caption": sample.caption}
         if edit.orientation != 1 and not isinstance(edited, str):
             images_found["upright"] = images.upright(edited, edit.orientation)
@@ -267,11 +266,11 @@ class Score(Stage):
 
     def work(self, model: Scorer, inputs: Any, missing: tuple[str, ...]) -> dict[str, list[ScoreRow]]:
         number, items = inputs
-        wanted = [name for name in self.judged if scores_of(name) in missing]
+        names = [name for name in self.judged if scores_of(name) in missing]
         rows: dict[str, list[ScoreRow]] = {}
         if self.judged != self.metrics:
             rows[scores_of("removal_vqa")] = [self._read_answer(item) for item in items]
-        for name, scores in model.score(items, wanted, self.judged).items():
+        for name, scores in model.score(items, names, self.judged).items():
             if METRICS[name].kind == "corpus":
                 _write_features(self.run, name, number, items, scores)
             of_metric = rows.setdefault(scores_of(name), [])
@@ -295,7 +294,7 @@ class Score(Stage):
         return ScoreRow(item.id, float(answer == "no"), f"the log answers {text!r}", detail)
 
     def is_valid(self, output: str, number: int, rows: list[ScoreRow]) -> bool:
-        """No answer of an endpoint is lacking, and features are there where there must be some."""
+        """False if an endpoint gave no answer, or the features of the block are missing."""
         metric = output.rpartition("/")[2]
         if METRICS[metric].kind == "corpus" and not self.run.feature_path(metric, number).exists():
             return False
@@ -311,7 +310,7 @@ class Score(Stage):
         return paths
 
     def state(self, records: range) -> list[int]:
-        """Of our own images the sizes are enough: their pixels are compared where they are read."""
+        """The sizes of the edited images: their pixels are compared when they are read."""
         samples = zip(records, self.dataset.members(records), strict=True)
         names = (self.run.image_name(index, sample.id) for index, sample in samples)
         return [atomic.stamp(self.run.path / name)[1] for name in names]
@@ -320,7 +319,7 @@ class Score(Stage):
 def _write_features(
     run: RunDir, metric: str, number: int, items: Sequence[EditPair], scores: Sequence[Scored]
 ) -> None:
-    """One file per block: rows of edited pictures and of targets, for the samples that have both."""
+    """Writes one file per block: (n, D) float32 features of edits and of targets, for samples with both."""
     rows = [(item, s.features) for item, s in zip(items, scores, strict=True) if s.features is not None]
     width = rows[0][1][0].shape[0] if rows else 0
     tensors = {
@@ -335,13 +334,13 @@ def _write_features(
 
 
 def model_kinds(metrics: Iterable[str]) -> list[str]:
-    """What the metrics `wanted` ask, each once: kinds of encoders and judges, and networks of their own."""
+    """The models of these metrics, each once: kinds of encoders and judges, or a network's "module:class"."""
     return list(dict.fromkeys(kind for name in metrics for kind in METRICS[name].models))
 
 
 def check_references(metrics: Iterable[str], config: EvalConfig) -> None:
-    """Looks at the models of the metrics `wanted` without loading one: it may be hours before they are.
-    Raises UserError or MetricError."""
+    """Checks the models of these metrics without loading one, hours before they are used. Raises UserError or
+    MetricError."""
     for kind in model_kinds(metrics):
         if ":" in kind:  # a network of the metric's own
             load_attribute(kind)
@@ -356,7 +355,7 @@ def check_references(metrics: Iterable[str], config: EvalConfig) -> None:
 def load_models(
     metrics: Iterable[str], config: EvalConfig, device: str, services: Services
 ) -> dict[str, Any]:
-    """Kind -> loaded encoder, judge or network, for the metrics `wanted`. Encoders measure: in float32."""
+    """Kind -> loaded encoder, judge or network, for these metrics. Encoders always run in float32."""
     loaded = {}
     for kind in model_kinds(metrics):
         if ":" in kind:
@@ -372,7 +371,7 @@ def load_models(
 
 
 def judge_options(kind: str, config: EvalConfig) -> dict[str, Any]:
-    """The options of a judge that are not the default, as `metrics.load_judge` takes them."""
+    """The options of a judge, as `metrics.load_judge` takes them."""
     if kind == "vqa":
         weights = config.models.vqa_quantization
         return {**config.models.vqa_options, **({"quantization": weights} if weights != "none" else {})}
