@@ -78,10 +78,7 @@ class Case:
 
 
 def sources(dataset: Dataset) -> list[Case]:
-    """Every source image with the objects of its samples (absent) and the nouns of its captions (present).
-
-    Captions are taken at their word: a noun that is not visible counts against the judge.
-    """
+    """Every source image with its samples' objects (absent) and the nouns of its captions (present)."""
     nouns = caption_objects([sample.caption for sample in dataset.samples], protocol="fixed")
     absent: dict[str, dict[str, None]] = {}  # source -> objects of its samples, in order
     named: dict[str, dict[str, None]] = {}
@@ -112,8 +109,8 @@ def instances(annotations: coco.Annotations, seed: int) -> list[Case]:
 
 
 def paste_cases(annotations: coco.Annotations, seed: int) -> list[Case]:
-    """Every image once with an object of another one pasted in (present), and once as it is (absent). The
-    object is worth cutting out, and of no category that the image has."""
+    """Every image with a pasted object of another image (present), and as it is (absent). The object is large
+    enough, and of a category that the image lacks."""
     every = [(donor, thing) for donor in annotations.images for thing in donor.objects if not thing.crowd]
     cases = []
     for image in annotations.images:
@@ -141,9 +138,8 @@ def paste(
     thing: coco.Instance,
     place: tuple[float, float],
 ) -> np.ndarray:
-    """An image, (H, W, 3) uint8, with the part of the donor inside the thing's box (and inside its polygons)
-    pasted in. The part keeps its size in pixels unless that is more than half of the image. place: of its
-    left and upper end, as shares of the free room."""
+    """Pastes the donor's pixels inside the thing's box and polygons into an image, (H, W, 3) uint8, at their
+    size or at half of the image. place: left and upper end, as fractions of the free room."""
     canvas, donor = Image.fromarray(read()), Image.fromarray(read_donor())
     x, y, width, height = thing.box or (0, 0, *donor.size)
     corners = max(0, int(x)), max(0, int(y)), int(np.ceil(x + width)), int(np.ceil(y + height))
@@ -172,7 +168,7 @@ def thin_cases(cases: Sequence[Case], limit: int | None) -> list[Case]:
 
 def controls(cases: Sequence[Case], kind: str) -> list[Case]:
     """Does a judge look and read? Changed images with the same questions, and changed questions about the
-    same images: of images of the set "instances", of which all is known, or of any with objects."""
+    same images: of the set "instances" if there is one."""
     usable = [case for case in cases if case.present]
     chosen = thin_cases([case for case in usable if case.set == "instances"] or usable, CONTROLLED)
     changed = []
@@ -214,8 +210,8 @@ class Asking:
     threads: int | None = None
 
     def rows(self, cases: Sequence[Case]) -> list[Row]:
-        """A row per case and word, in order: set, id, cluster, role, word, present, control, verdicts, score,
-        reply. A case that was answered before is not asked again. Raises ImageError."""
+        """A row per case and word: set, id, cluster, role, word, present, control, verdicts, score, reply.
+        Earlier answers are reused. Raises ImageError."""
         space = json.dumps(
             ["calibration", self.judge.fingerprint, self.how.decisive(self.kind)], sort_keys=True
         )
@@ -269,8 +265,7 @@ def run(options: CalibrateConfig) -> None:
 
 
 def gather(options: CalibrateConfig, run: RunDir) -> list[Case]:
-    """The cases of `--sets`, or of all that there are: of NeIn's samples, and of the annotated images beside
-    them. Raises UserError where a set needs such and there are none."""
+    """The cases of `--sets`, by default of every available set. Raises UserError for an unavailable one."""
     origin, file = run.manifest().get("data", {}), options.instances
     if file is None and "annotations" in origin:
         default = Path(origin["annotations"]).parent / "instances.json"

@@ -98,9 +98,7 @@ class Checks:
         self.first: list[Any] = []  # the answers to the inputs, once `ask_all` has asked
 
     def run(self, on_cpu: bool = False, threads: int | None = None) -> Iterator[tuple[str, bool, str]]:
-        """Runs the checks, those after the first only where it left answers: (title, whether it passed, what
-        was seen). One that raises has failed with that reason. on_cpu, threads: see
-        `machine.side_by_side`."""
+        """Yields (title, whether it passed, detail) per check; an exception is a failure with its reason."""
         first, *others = TITLES
         for methods in ([first], others):
             for method, (passed, detail) in machine.side_by_side(self._outcome, methods, on_cpu, threads):

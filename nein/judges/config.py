@@ -23,8 +23,7 @@ SETS = ("sources", "instances", "pasted")
 
 
 def read_config(path: Path, judges: Mapping[str, str] | None = None) -> tuple[RunDir, EvalConfig]:
-    """The first run at or below `path`, and the configuration it was scored with. judges: kind -> reference,
-    in place of the run's own."""
+    """The first run at or below `path`, and its configuration. judges: kind -> reference in its place."""
     from nein.benchmarks.nein.runs import RunDir
     from nein.engine.folder import runs_below
 

@@ -24,8 +24,7 @@ from nein.reporting import figures as frames
 
 
 def run(options: RetrievedConfig) -> str:
-    """Asks the judge, writes figures beside those of every run, and the report again; returns the tables.
-    Raises UserError for anything the user can mend."""
+    """Asks the judge, writes estimates and the report; returns the tables. Raises UserError."""
     from nein.benchmarks.negbench.runs import NEGBENCH
     from nein.benchmarks.nein import stages
 

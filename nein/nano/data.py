@@ -133,8 +133,7 @@ def ensure(
     root: str | os.PathLike[str] | None = None,
     world: World = NANO,
 ) -> Path:
-    """The folder of a split below `root` (default: the user's cache), drawn on first use and never
-    half-written. Raises ValueError for an unknown split or a count below 1."""
+    """The folder of a split below `root` (default: the cache), drawn on first use. Raises ValueError."""
     if split not in scenes.SPLITS:
         raise ValueError(f"unknown nano split {split!r}; choose one of {', '.join(scenes.SPLITS)}")
     count = DEFAULT_SOURCES[split] if sources is None else sources
@@ -145,8 +144,8 @@ def ensure(
 
 
 def draw_once(name: str, draw: Callable[[Path], None], *, proof: str, parent: Path | None = None) -> Path:
-    """The folder `name` below `parent` (default: the user's cache), which `draw` fills on first use, once for
-    each version of the world. proof: the file that it writes last."""
+    """The folder `name` below `parent` (default: the user's cache), filled by `draw` on first use, once per
+    version of the world. proof: the file that it writes last."""
     target = (parent or atomic.cache_root() / "data") / f"{name}-{world_version()}"
     return atomic.make_once(target, draw, proof)
 

@@ -56,8 +56,7 @@ PALETTE: dict[str, Color] = {
 
 @dataclass(frozen=True)
 class Look:
-    """A row of `drawings.json`. size: width and height relative to the object's; airborne: it belongs in the
-    air; mirror: mirroring makes sense."""
+    """A row of `drawings.json`. size: (width, height) in object sizes. airborne: it belongs in the air."""
 
     shapes: list[list[Any]]
     size: tuple[float, float]
@@ -314,8 +313,7 @@ class Scene:
 
 
 def place(rng: random.Random, category: str, others: Collection[Item], usual: bool = False) -> Item | None:
-    """A random object that overlaps none of `others`, None without room. usual: as most people would draw it,
-    in the category's first color and a middle size."""
+    """A random object that overlaps none of `others`; None without room. usual: first color, middle size."""
     look = LOOKS[category]
     color = look.colors[0] if usual else rng.choice(look.colors)
     flip = not usual and look.mirror and rng.random() < 0.5
@@ -375,8 +373,7 @@ ALL, TAUGHT, UNSEEN, NEGATOR, VARIED = "all", "taught", "held-out", "negator", "
 
 @dataclass(frozen=True)
 class World:
-    """pool: the objects scenes are drawn from, a repeated one more often; named: those that sentences deny
-    or ask about; style: `PLAIN` or `SKETCH`."""
+    """pool: its scenes' objects, repeated ones more often. named: objects that sentences deny or ask for."""
 
     name: str
     pool: tuple[str, ...] = CATEGORIES

@@ -67,8 +67,7 @@ _SHOWN = {
 
 @dataclass(frozen=True)
 class Pair:
-    """The sentences about `named`, below `depth` denials; scenes[k] is what the k-th is true of, and the
-    other is false of."""
+    """Two sentences about `named`, below `depth` denials; the k-th is true of scenes[k], and of no other."""
 
     construction: str
     named: Named
@@ -133,8 +132,7 @@ def _draw_fields(split: str, count: int, purpose: str, cells: Sequence[Cell]) ->
 def _draw_scenes(
     rng: random.Random, named: Named, others: int, letter_groups: Sequence[str]
 ) -> tuple[Scene, ...] | None:
-    """A scene for every entry of `shown`, with one background and the same other things; None where there
-    was no room."""
+    """A scene per entry of `letter_groups`, alike but for its things; None without room."""
     background, seed = rng.choice(tuple(BACKGROUNDS)), rng.randrange(200)
     things: dict[str, Thing] = {"t": (named.thing, None), "o": (named.other, None)}
     things |= {"r": (named.thing, named.color), "b": (named.thing, named.second)}
@@ -195,8 +193,8 @@ def write_pairs(root: Path, split: str, count: int) -> None:
 
 
 def write(root: Path, split: str, count: int) -> None:
-    """`count` edits in NeIn's layout (`nein.nano.data`), with {family, object, others, depth,
-    things: [{name, stays, without}]}: without_<split>/<without>.png is the sample without the thing."""
+    """Writes `count` edits in NeIn's layout, with {family, object, others, depth, things: [{name, stays,
+    without}]}: without_<split>/<without>.png is the sample without the thing."""
     targets, samples, without = (root / f"{name}_{split}" for name in ("coco_for", "nein", "without"))
     records = []
     for number, edit in enumerate(edits(split, count), start=1):

@@ -24,8 +24,7 @@ PLACES: dict[str, tuple[list[str], list[str], list[str]]] = TABLES["places"]
 
 
 def names(category: str) -> tuple[str, ...]:
-    """The category and other words that captions use for it, also its last word ("hydrant") where people say
-    so."""
+    """The category and its synonyms in captions, also its last word ("hydrant") if people use it."""
     return (category, *TABLES["synonyms"].get(category, ()))
 
 
@@ -115,8 +114,7 @@ _CLEAR = 7.0  # pixels between centers (or from the middle of the image) for a d
 
 @dataclass(frozen=True)
 class Question:
-    """right, wrong: the options that answer `question` and `negated`; held_out: the wording of `negated` is
-    kept from training."""
+    """right, wrong: the options, for `question`; held_out: the wording of `negated` is kept from training."""
 
     kind: str
     question: str
@@ -135,8 +133,7 @@ def question_scene(split: str, index: int, world: World = NANO) -> Scene:
 def ask(
     rng: random.Random, scene: Scene, kind: str, world: World = NANO, wordings: Pairs | None = None
 ) -> Question | None:
-    """A random question of a kind with a known answer; None when the scene allows none. wordings: if not
-    those of the world."""
+    """A random question of a kind with a known answer; None when the scene allows none."""
     wording, thing, side = kind, "", ""
     counts = Counter(item.category for item in scene.items)
     single = [item for item in scene.items if counts[item.category] == 1 and item.category in world.named]

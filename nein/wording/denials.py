@@ -65,8 +65,7 @@ class Denials:
 
 @dataclass
 class _Phrase:
-    """A noun phrase: its name is `name`, else doc[start:end]; `article` whether it has one, `denied` how many
-    times."""
+    """A noun phrase doc[start:end], or `name`. denied: how many times."""
 
     start: int
     end: int
@@ -109,8 +108,7 @@ def _read(doc: Any) -> Denials:
 
 
 def _keep_affirmed(doc: Any, phrases: Sequence[_Phrase], left_out: set[int]) -> str:
-    """The sentences with something that is there, without the words at `left_out` and without the connecting
-    words that end up at an end."""
+    """The sentences that affirm something, without the words at `left_out` and dangling connectives."""
     ends = sorted({token.i + 1 for token in doc if token.lower_ in (".", ";", "!")} | {len(doc)})
     parts, start = [], 0
     for end in ends:
@@ -127,8 +125,8 @@ def _keep_affirmed(doc: Any, phrases: Sequence[_Phrase], left_out: set[int]) -> 
 
 
 def _phrases(doc: Any) -> Iterator[_Phrase]:
-    """The noun phrases that name objects: runs of adjectives and nouns. Not the parser's chunks, in which
-    "an oven but no chair" is one: short sentences are more often parsed than tagged wrongly."""
+    """The noun phrases that name objects: runs of adjectives and nouns. The parser's chunks would take
+    "an oven but no chair" for one: short sentences are parsed wrongly more often than tagged."""
     start = 0
     while start < len(doc):
         end = start
@@ -214,8 +212,8 @@ def _find_denied(
 
 
 def _find_inverted(words: list[str], end: int, following: list[_Phrase]) -> list[_Phrase]:
-    """The phrases that a cue before them denies: "missing is a cup", "absent from the image is a cup"; none
-    where it denies the one before: "a cup is missing from the image"."""
+    """The phrases denied by a cue before them: "missing is a cup", "absent from the image is a cup"; none in
+    "a cup is missing from the image"."""
     if words[end : end + 1] == ["from"]:
         verbs = [index for index in range(end, len(words)) if words[index] in ("is", "are")]
         if not verbs or "," in words[end : verbs[0]]:
@@ -228,8 +226,7 @@ def _find_inverted(words: list[str], end: int, following: list[_Phrase]) -> list
 
 
 def _join_phrases(words: list[str], phrases: list[_Phrase], *, any_article: bool) -> list[_Phrase]:
-    """The first phrase, and those that are joined to it: "no cats or dogs", but of "no cat and a dog" the
-    first only."""
+    """The first phrase and those joined to it: both of "no cats or dogs", the first of "no cat and a dog"."""
     joined = phrases[:1]
     for phrase in phrases[1:]:
         between = set(words[joined[-1].end : phrase.start]) - _DETERMINERS
@@ -275,11 +272,8 @@ _DENIALS = {
 
 
 def remove_denial(question: str) -> str | None:
-    """The question without its denial; None where there is none, or more than one.
-
-    "Where isn't the cat?" -> "Where is the cat?". What the rule does not know, "a wrong number", it does not
-    notice; "not only" and "not all" deny no answer.
-    """
+    """The question without its only denial, else None: "Where isn't the cat?" -> "Where is the cat?".
+    The rule misses "a wrong number"; "not only" and "not all" deny no answer."""
     plain = question.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
     if re.search(r"\bnot (?:only|just|all|every)\b", plain, re.IGNORECASE):
         return None

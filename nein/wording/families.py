@@ -110,8 +110,7 @@ _SINGULAR_ONLY = "Not a single"
 
 
 def choices(label: str, noun: str, protocol: str) -> list[int]:
-    """Indices of the family's templates that can be said of `noun`: not "Not a single skis", but all of them
-    by the protocol "paper"."""
+    """Indices of the templates that fit `noun`: not "Not a single skis", except under protocol "paper"."""
     templates = FAMILIES[label].templates
     if protocol == "paper" or not is_plural(noun):
         return list(range(len(templates)))
@@ -192,10 +191,8 @@ def parse_added(generated: str) -> str | None:
 
 @functools.lru_cache(10_000)
 def object_of(generated: str, negated: str) -> str:
-    """The object in "Add a/an X." (or "Add some Xs."), checked against the negative sentence of the sample.
-
-    Raises ValueError when the sentence has another form or the object does not occur in the negative one.
-    """
+    """The object in "Add a/an X." (or "Add some Xs."). Raises ValueError for another form, or if the negative
+    sentence does not name it."""
     noun = parse_added(generated)
     if noun is None:
         raise ValueError(f"T_generated {generated!r} is not of the form 'Add a/an OBJECT.'")
@@ -244,8 +241,7 @@ class Named:
 
 
 def sentences(construction: str, named: Named, depth: int = 0) -> tuple[str, str]:
-    """A sentence and its twin, below `depth` denials of the whole, each of which makes either what the other
-    was."""
+    """A sentence and its twin below `depth` denials, each of which swaps their truth."""
     thing, other = add_article(named.thing), add_article(named.other)
     many = plural(named.thing)
     color, second = named.color, named.second
@@ -270,8 +266,7 @@ def sentences(construction: str, named: Named, depth: int = 0) -> tuple[str, str
 
 
 def bare(name: str) -> str:
-    """The name without article, white space and the punctuation around it: " the apple." -> "apple"; "" of
-    punctuation alone."""
+    """The name without article, white space and outer punctuation: " the apple." -> "apple"."""
     kinds = {mark: unicodedata.category(mark) for mark in name}
     if all(kind[0] in "PZC" for kind in kinds.values()):
         return ""
@@ -292,10 +287,7 @@ def plural(noun: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def add_article(noun: str, *, some: bool = False) -> str:
-    """The name as one of its kind: "a cat", "an hour", "a unicorn".
-
-    some  Plurals and uncountables, which have no article, stand after "some".
-    """
+    """ "a cat", "an hour", "a unicorn". some: plurals and uncountables get "some", else no article."""
     if is_plural(noun) or noun.split()[-1].lower() in UNCOUNTABLE:
         return f"some {noun}" if some else noun
     return f"{engine().a(noun.split()[0]).split()[0]} {noun}"

@@ -98,7 +98,10 @@ def read_questions(path: Path, layout: str = "real") -> tuple[Question, ...]:
     """Of a multiple-choice or binary file. layout: of `POSITIONS`, for a file without `template_0` ..."""
     questions = []
     for location, row, fields in _rows(path, ("image_path", "correct_answer", "caption_0", "caption_1")):
-        texts = option_texts(row)
+        names = itertools.takewhile(row.__contains__, (f"caption_{k}" for k in range(len(row))))
+        texts = [row[name] for name in names]
+        while texts and not texts[-1]:
+            texts.pop()
         correct = correct_index(row["correct_answer"], len(texts), f"{location}, correct_answer")
         type_ = _template(row.get("correct_answer_template", ""), location)
         if "template_0" in row:
@@ -231,15 +234,6 @@ def cell(row: Mapping[str, str], column: str, location: str) -> str:
     if not row[column].strip():
         raise UserError(f"{location}: the column '{column}' is empty.")
     return row[column].strip()
-
-
-def option_texts(row: Mapping[str, str]) -> list[str]:
-    """caption_0, caption_1, ... without empty ones at the end."""
-    names = (f"caption_{number}" for number in range(len(row)))
-    texts = [row[name] for name in itertools.takewhile(row.__contains__, names)]
-    while texts and not texts[-1]:
-        texts.pop()
-    return texts
 
 
 def caption_column(columns: Sequence[str], path: Path, requested: str | None = None) -> str:

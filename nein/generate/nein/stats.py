@@ -42,7 +42,6 @@ InstructPix2Pix-train 313010 77 0.02
 MagicBrush-train 8807 54 0.61
 MagicBrush-val 528 6 1.17
 """
-HEADERS = ("captions", "words", "sentences", "negative", "%", "commonest")
 
 
 @dataclass
@@ -121,7 +120,7 @@ def run(options: StatsConfig) -> None:
     if "paper" in lists:
         printed = [line.split() for line in TABLE_1.strip().splitlines()]
         rows += [[f"{name} (printed)", "paper", *numbers] for name, *numbers in printed]
-    print(pipes(rows, HEADERS))
+    print(pipes(rows, ("captions", "words", "sentences", "negative", "%", "commonest")))
     print(*examples, sep="\n", end="\n" if examples else "")
     if options.json:
         atomic.write_json(options.json, report)
