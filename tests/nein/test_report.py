@@ -110,7 +110,7 @@ def test_what_rewriter_and_painter_lose_comes_back_and_adds_up(tmp_path):
     write("ip2p+rewrite-x", "remove", rows, {metric: lambda k: 0.0}, **how)  # it too is rewritten
     write("ip2p", "remove", rows, {metric: lambda k: float(k % 8 > 0)}, pictures=False)
     loaded = [RunDir(tmp_path / name) for name in ("ip2p+rewrite-x/negative", "ip2p+rewrite-x/remove")]
-    frame = frames.frame(estimates.losses([*loaded, RunDir(tmp_path / "ip2p/remove")]))
+    frame = frames.frame(estimates.estimate_losses([*loaded, RunDir(tmp_path / "ip2p/remove")]))
     cases = {  # of 34: 35 texts can be read, and one has no verdict
         (estimates.STILL_THERE, "rewriter"): 15,
         (estimates.STILL_THERE, "painter"): 5,
