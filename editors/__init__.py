@@ -75,9 +75,9 @@ def row_of(name: str) -> EditorPreset | None:
 def can(name: str, what: str) -> bool:
     """Whether requests to the editor may have "negative_prompt", "guided" or "weights"."""
     if is_served(name):  # a hosting service has none
-        from nein.loading.service import hosting
+        from nein.loading.service import find_host
 
-        return what == "negative_prompt" and not hosting(split_address(name)[0])
+        return what == "negative_prompt" and not find_host(split_address(name)[0])
     row = row_of(name)
     if row is None:
         return False

@@ -16,7 +16,7 @@ import yaml
 from nein.editors.base import EditorError
 from nein.loading.digests import Json
 from nein.loading.errors import UserError, choose, unknown
-from nein.loading.references import check_hub, expand_user, is_address, parse_reference, without_credentials
+from nein.loading.references import check_hub, expand_user, hide_credentials, is_address, parse_reference
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def split_address(reference: str) -> tuple[str, str]:
     url = (os.environ.get("OPENAI_BASE_URL") or OPENAI) if given.url is None else given.url
     if not (reference.startswith("openai:") and given.name and is_address(url)):
         raise EditorError(
-            f"'{without_credentials(reference)}' is not a served editor; expected openai:URL#MODEL, such as "
+            f"'{hide_credentials(reference)}' is not a served editor; expected openai:URL#MODEL, such as "
             "openai:http://localhost:8000/v1#Qwen/Qwen-Image-Edit-2511, or openai:MODEL"
         )
     return url, given.name

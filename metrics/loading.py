@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 
 from nein.loading.digests import Json, folder_digest, torch_dtype
 from nein.loading.errors import choose, first_line, out_of_memory
-from nein.loading.references import cached_commit, check_hub, parse_reference
+from nein.loading.references import check_hub, find_cached_commit, parse_reference
 from nein.loading.weights import align, check_loaded, check_tokenizer, read_checkpoint
 from nein.metrics.base import MetricError
 
@@ -132,7 +132,7 @@ def load_model(
     align(model).eval().requires_grad_(False)
     if Path(path_or_id).is_dir():
         return model, Source(path_or_id, None, folder_digest(Path(path_or_id)), model.config)
-    commit = cached_commit(path_or_id, revision) or revision or "main"
+    commit = find_cached_commit(path_or_id, revision) or revision or "main"
     return model, Source(path_or_id, commit, f"{path_or_id}@{commit}", model.config)
 
 

@@ -298,14 +298,14 @@ class Result:
         """Writes the page of `nein report`, with its options: `formats=["html", "csv"]` adds files."""
         from nein.benchmarks.finished import report
 
-        given = {"runs": self.runs, "out": Path(file), "formats": ["html"], **options}
-        report(self.benchmark.report_config(**given))
+        values = {"runs": self.runs, "out": Path(file), "formats": ["html"], **options}
+        report(self.benchmark.report_config(**values))
         return Path(file)
 
     def _repr_html_(self) -> str:
         sheets = tables.sheets(self.shown, self.figures)
-        shown = (f"<h4>{sheet.title}</h4>{_to_frame(sheet).to_html(index=False)}" for sheet in sheets)
-        return f"{''.join(shown)}<p>{html.escape(str(self.out))}</p>"
+        parts = (f"<h4>{sheet.title}</h4>{_to_frame(sheet).to_html(index=False)}" for sheet in sheets)
+        return f"{''.join(parts)}<p>{html.escape(str(self.out))}</p>"
 
     def __repr__(self) -> str:
         sheets = tables.sheets(self.shown, self.figures)

@@ -147,10 +147,10 @@ def _run(words: Sequence[str]) -> int | None:
             raise _unknown(" ".join(words[: 2 if below else 1]), below or table)
         print(_overview(f"{words[0]} ", table))
         return 0 if len(words) > 1 else USER_MISTAKE
-    name, command, rest = match
+    name, command, flags = match
     if not command.configuration:
         raise UserError(f"The command 'nein {name}' {command.help}.")
-    return launch(f"nein {name}", command, rest, [key for key in table if key.startswith(f"{name} ")])
+    return launch(f"nein {name}", command, flags, [key for key in table if key.startswith(f"{name} ")])
 
 
 def launch(
@@ -208,7 +208,7 @@ def _submit(words: Sequence[str]) -> int:
     from nein.config import options
     from nein.config.groups import SlurmJobs
     from nein.engine import atomic, slurm
-    from nein.loading.references import without_credentials
+    from nein.loading.references import hide_credentials
 
     name, command, flags = match
     config_class: Any = pkgutil.resolve_name(command.configuration)
@@ -225,7 +225,7 @@ def _submit(words: Sequence[str]) -> int:
     file = (folder / "command.yaml").resolve()
     values = {item.name: getattr(config, item.name) for item in options.fields(config_class)}
     atomic.write_text(file, options.dump(config_class(**{**values, "on": None})))
-    typed = tuple(without_credentials(word) for word in ("slurm", *name.split(), *flags))
+    typed = tuple(hide_credentials(word) for word in ("slurm", *name.split(), *flags))
     last = slurm.Job((*name.split(), "--config", str(file)), typed)
     array = when = ""
     if config.array > 1:
@@ -264,12 +264,12 @@ def commands() -> dict[str, Command]:
     table = dict(COMMANDS)
     for name, target in registry.plugins().items():
         try:
-            found = registry.get(name)
+            benchmark = registry.get(name)
         except UserError as error:
             table.setdefault(name, Command(f"is broken ({error})", "", ""))
             continue
-        options = f"{found.config.__module__}:{found.config.__qualname__}"
-        about = found.about or f"evaluate on {found.title}"
+        options = f"{benchmark.config.__module__}:{benchmark.config.__qualname__}"
+        about = benchmark.about or f"evaluate on {benchmark.title}"
         table.setdefault(name, Command(about, options, target, shared=True))
     return table
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from nein.benchmarks import registry
 from nein.config import options
 from nein.config.options import Options, argument, names
-from nein.loading.references import TEXTS, Need, cached_folder
+from nein.loading.references import TEXTS, Need, find_cached_folder
 
 HEAD = ("name", "what", "from", "licence", "here")
 WIDTH = 60  # of a column
@@ -195,15 +195,15 @@ def _make_entry(name: str, about: str, needs: tuple[Need, ...], obstacle: str = 
     """The row of a download; without needs, of a part of nein."""
     if not needs:
         return Entry(name, about, SHIPPED, OURS)
-    said = dict.fromkeys(_licence(need) for need in needs if need.files != TEXTS)
-    return Entry(name, about, str(needs[0]), "; ".join(said), needs, obstacle)
+    licenses = dict.fromkeys(_licence(need) for need in needs if need.files != TEXTS)
+    return Entry(name, about, str(needs[0]), "; ".join(licenses), needs, obstacle)
 
 
 def _licence(need: Need) -> str:
     """The license in the card of a repository in the hub's cache."""
     from huggingface_hub import metadata_load
 
-    folder = cached_folder(need.reference, need.revision, need.kind)
+    folder = find_cached_folder(need.reference, need.revision, need.kind)
     card = None if folder is None else folder / "README.md"
     facts = metadata_load(card) if card is not None and card.is_file() else None
     return str((facts or {}).get("license") or "see its card")
@@ -242,7 +242,7 @@ def is_here(need: Need) -> bool:
     if need.kind == "url":
         home = os.environ.get("TORCH_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "torch")
         return Path(home, "hub", "checkpoints", need.reference.rpartition("/")[2]).expanduser().is_file()
-    if (folder := cached_folder(need.reference, need.revision, need.kind)) is None:
+    if (folder := find_cached_folder(need.reference, need.revision, need.kind)) is None:
         return False
     weights = need.kind == "dataset" or need.files == TEXTS
     weights = weights or any(path.suffix in (".safetensors", ".bin") for path in folder.rglob("*"))

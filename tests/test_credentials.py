@@ -4,7 +4,7 @@ import pytest
 
 from nein import cli
 from nein.editors import EditorError, get_editor
-from nein.loading.references import without_credentials
+from nein.loading.references import hide_credentials
 from nein.metrics import MetricError
 from nein.metrics.chat import Message, Sampling
 from nein.metrics.chat.endpoint import Endpoint, split_endpoint
@@ -25,7 +25,7 @@ def test_addresses_lose_their_credentials():
     }
     nothing = ("openai:http://[::1]:80/v1#m", "openai:http://h/v1#owner/name@rev", "owner/name@rev")
     for text, without in {**hidden, **dict(zip(nothing, nothing, strict=True))}.items():
-        assert without_credentials(text) == without
+        assert hide_credentials(text) == without
 
 
 @pytest.mark.parametrize(

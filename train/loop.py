@@ -227,7 +227,7 @@ class Session(contextlib.ExitStack):
         )
         if self.processes.is_main:
             try:
-                self.enter_context(Executor("cpu", self.processes).locked([Folder(config.out_dir)]))
+                self.enter_context(Executor("cpu", self.processes).lock([Folder(config.out_dir)]))
                 machine.say_device(config.device, str(self.accelerator.device))
             except UserError:
                 self.close()

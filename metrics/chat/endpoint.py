@@ -19,7 +19,7 @@ import numpy as np
 
 from nein.loading.digests import Json
 from nein.loading.errors import UnavailableError, choose
-from nein.loading.references import expand_user, is_served, parse_reference, without_credentials
+from nein.loading.references import expand_user, hide_credentials, is_served, parse_reference
 from nein.loading.service import SERVER, WITHHELD, NoAnswer, Service, png, tokens
 from nein.metrics.base import THOUGHTS, THOUGHTS_END, MetricError, strip_thoughts
 from nein.metrics.chat import THINKING, Chat, Completion, Message, Sampling, Words
@@ -245,7 +245,7 @@ def split_endpoint(reference: str) -> tuple[str, str]:
     parsed = parse_reference(reference)
     if parsed.kind != "served" or not parsed.url or not parsed.name:
         raise MetricError(
-            f"'{without_credentials(reference)}' is not an endpoint; expected openai:URL#MODEL, such as "
+            f"'{hide_credentials(reference)}' is not an endpoint; expected openai:URL#MODEL, such as "
             "openai:http://localhost:8000/v1#Qwen/Qwen2.5-VL-7B-Instruct."
         )
     return parsed.url, parsed.name

@@ -40,7 +40,7 @@ def show(options: DataPageConfig) -> str:
     rows += [(*of, count) for of, count in sorted(counts.items(), key=lambda row: (row[0][0], -row[1]))]
     numbers = (frames.number(n, what=name, entry=entry, unit="count") for name, entry, n in rows)
     figures = frames.frame(numbers, task="counts")
-    drawn = {*cards.drawn([card.id for card in every], options.shown)}
+    drawn = {*cards.choose_ids([card.id for card in every], options.shown)}
     visible = (card for card in every if card.id in drawn)
     cards_shown = (dataclasses.replace(card, pictures=[*map(_thumbnail, card.pictures)]) for card in visible)
     subtitle = f"{len(every):,} samples, {len(drawn):,} of them shown."
@@ -58,10 +58,10 @@ def _thumbnail(named: tuple[str, Any]) -> tuple[str, cards.Thumbnail]:
     """named: of a picture its title, and its file or NegBench's media with the name there."""
     title, place = named
     if isinstance(place, Path):
-        return title, cards.of_file(place, SIDE)
+        return title, cards.read_thumbnail(place, SIDE)
     media, name = place
     try:
-        return title, cards.of_picture(media.frames(name)[0], SIDE)
+        return title, cards.make_thumbnail(media.frames(name)[0], SIDE)
     except images.ImageError as error:
         return title, {"none": str(error)}
 

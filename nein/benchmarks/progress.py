@@ -39,7 +39,7 @@ def lines(config: Any) -> Iterator[str]:
     requests_left, requests_done, edits = Counter[str](), Counter[str](), set[str]()
     for run in benchmark.runs(config, "cpu"):
         for stage in run.stages:
-            blocks_done = set.intersection(*(run.folder.done(output) for output in stage.outputs))
+            blocks_done = set.intersection(*(run.folder.list_blocks(output) for output in stage.outputs))
             records_done = sum(index // stage.blocks.size in blocks_done for index in stage.blocks.indices)
             for reference, count in stage.asks.items():
                 requests_done[reference] += count * records_done
@@ -106,7 +106,7 @@ def _stages(folder: Folder) -> dict[str, tuple[list[int], Made]]:
         counts, blocks_made = stages.setdefault(output.partition("/")[0], ([], []))
         blocks = Blocks.read(manifest, output)
         counts.append(len(blocks.indices))
-        for number in folder.done(output):
+        for number in folder.list_blocks(output):
             if samples := blocks.count_selected(number):
                 blocks_made.append((folder.block_path(output, number).stat().st_mtime, samples))
     return stages

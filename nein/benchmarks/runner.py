@@ -228,7 +228,7 @@ class Benchmark:
                 if executor.is_main:  # what was printed then, since nothing has changed; no block is read
                     print(nothing, file=sys.stderr, flush=True)
                 return str(ends[0]["said"]) if executor.concludes else None
-        with executor.locked([run.folder for run in runs]):
+        with executor.lock([run.folder for run in runs]):
             if executor.is_main:
                 self._open(config, executor, runs)
             executor.processes.barrier()  # none reads a folder that another is about to refuse or remove
@@ -278,7 +278,7 @@ class Benchmark:
         figures = frames.label(self.estimates(table, folder), benchmark=self.name, model=run.name)
         atomic.write_text(folder.path / FIGURES_CSV, frames.to_csv(figures))
         folder.update(status=INCOMPLETE if run.partial else COMPLETE)
-        if reasons := self.primary_scores(table, folder).unscored():
+        if reasons := self.primary_scores(table, folder).count_reasons():
             counts = [f"{count} x {reason}" for reason, count in reasons.most_common(3) if reason]
             why = f" ({'; '.join(counts)}{'; ...' if len(reasons) > 3 else ''})" if counts else ""
             failed = table.frame.dropna(subset="failed") if "failed" in table.frame else table.frame[:0]

@@ -86,8 +86,8 @@ class Options:
     @classmethod
     def create(cls: type[Given], **values: Any) -> Given:
         """The checked options of a call in Python; the preset gives those that are missing or None."""
-        given = _to_plain({name: value for name, value in values.items() if value is not None})
-        return _build(cls, _merge_preset(cls, [given]))
+        plain = _to_plain({name: value for name, value in values.items() if value is not None})
+        return _build(cls, _merge_preset(cls, [plain]))
 
 
 Given = TypeVar("Given", bound=Options)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from nein.engine import atomic
 from nein.loading.digests import json_digest
 from nein.loading.errors import UserError, first_line
-from nein.loading.references import cached_commit
+from nein.loading.references import find_cached_commit
 
 PREFIX = "hub:"
 #: Of benchmarks that have one, the data set on the hub: what results belong to where nobody says another.
@@ -34,7 +34,7 @@ def version(data: Reference) -> str:
     """The commit in the hub's cache ("" before the download), or a hash of a folder's names, sizes, times."""
     if (folder := Path(data.name)).is_dir():
         return json_digest({"files": sorted(map(atomic.stamp, folder.rglob("*.*")))})[:12]
-    return cached_commit(data.name, data.revision, "dataset")
+    return find_cached_commit(data.name, data.revision, "dataset")
 
 
 def read(data: Reference, split: str, configuration: str | None = None) -> Any:

@@ -324,7 +324,7 @@ class Folder:
     def block_path(self, output: str, number: int) -> Path:
         return self.path / output / f"{number // SEGMENT:03d}" / f"{number:06d}.jsonl"
 
-    def done(self, output: str) -> set[int]:
+    def list_blocks(self, output: str) -> set[int]:
         """Numbers of the blocks of an output that exist."""
         files = (self.path / output).glob("[0-9]*/[0-9]*.jsonl")
         return {int(file.stem) for file in files if file.stem.isdigit()}

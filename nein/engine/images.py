@@ -41,7 +41,7 @@ def decode(path: Path, *, plain: bool = False) -> np.ndarray:
     empty or unknown file."""
     with _open(path) as image:
         image.load()
-        return np.array(image.convert("RGB") if plain else _to_rgb(image))
+        return np.array(image.convert("RGB") if plain else _convert_rgb(image))
 
 
 def orientation(path: Path) -> int:
@@ -75,7 +75,7 @@ def thumbnail_of(path: Path, side: int) -> bytes:
     with _open(path) as image:
         image.draft("RGB", (2 * side, 2 * side))
         image.load()
-        return thumbnail(_to_rgb(image), side)
+        return thumbnail(_convert_rgb(image), side)
 
 
 def probe(path: Path) -> tuple[int, int]:
@@ -139,7 +139,7 @@ def check(image: np.ndarray) -> np.ndarray:
     return image
 
 
-def _to_rgb(image: Image.Image) -> Image.Image:
+def _convert_rgb(image: Image.Image) -> Image.Image:
     if image.mode == "F":  # Pillow's conversion would turn pixels from 0 to 1, the usual range, black
         raise ValueError("its pixels are floating-point numbers; save it with 8 or 16 bits")
     if image.mode.startswith("I"):  # "I;16", "I;16B", and "I", as which older Pillow opens a 16-bit PNG

@@ -239,10 +239,10 @@ def peak_memory(device: str = "cuda") -> dict[str, int]:
 
 def command_line() -> list[str]:
     """The words after the name of this command, without credentials of endpoints."""
-    from nein.loading.references import without_credentials
+    from nein.loading.references import hide_credentials
 
     words = json.loads(os.environ[GIVEN]) if GIVEN in os.environ else sys.argv[1:]
-    return [without_credentials(word) for word in words]
+    return [hide_credentials(word) for word in words]
 
 
 def shell_command() -> str:
@@ -321,11 +321,11 @@ def printable(text: str) -> str:
 
 
 def _say(text: str, code: int) -> int:
-    from nein.loading.references import without_credentials
+    from nein.loading.references import hide_credentials
 
     rank = os.environ.get("RANK", "0")
     text = text if rank == "0" else f"process {rank}: {text}"
-    print(printable(without_credentials(text)), file=sys.stderr, flush=True)
+    print(printable(hide_credentials(text)), file=sys.stderr, flush=True)
     return code
 
 

@@ -127,7 +127,7 @@ class Executor:
         return {"executor": name, "processes": self.processes.size}
 
     @contextlib.contextmanager
-    def locked(self, folders: Iterable[Folder]) -> Iterator[None]:
+    def lock(self, folders: Iterable[Folder]) -> Iterator[None]:
         """Keeps other commands out of folders, but not other shares of this command; a lock ends with its
         process. Without locks (some file systems, Windows) two equal commands do the same work twice.
         Raises UserError."""
@@ -342,4 +342,4 @@ def is_at_work(path: Path) -> bool:
 def _is_done(step: Step) -> bool:
     """Whether all selected blocks exist."""
     numbers = step.stage.blocks.numbers
-    return all(step.folder.done(output).issuperset(numbers) for output in step.stage.outputs)
+    return all(step.folder.list_blocks(output).issuperset(numbers) for output in step.stage.outputs)

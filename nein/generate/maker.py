@@ -127,7 +127,7 @@ def make(kind: Callable[[Any], Maker], config: Any, executor: Executor) -> str |
     """Runs the remaining stages; returns the summary of a finished data set, else None. Raises UserError."""
     maker = kind(config)
     steps = maker.steps(executor.device)
-    with executor.locked([maker.folder]):
+    with executor.lock([maker.folder]):
         if executor.is_main:
             facts = {
                 "source": maker.listing.origin,

@@ -463,7 +463,7 @@ def write_sheet(path: Path, rows: Sequence[Row], *, population: int, negator: st
         for variant in VARIANTS:
             options = [f"✓ {row[k]}" if k == row[f"{variant}_answer"] else row[k] for k in "AB"]
             cells.append([variant, row[f"{variant}_question"], *options])
-        image = cards.of_file(path.parent / row["image"], SIDE)
+        image = cards.read_thumbnail(path.parent / row["image"], SIDE)
         heads = ("", "question", "A", "B")
         items.append(labels.Item(str(row["index"]), row["category"], [("", image)], heads, cells))
     labels.write_page(path, "Are these negated questions right?", how, [QUESTION], items)

@@ -87,7 +87,7 @@ def _write(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> str:
         key = hashlib.sha256(facts.encode()).hexdigest()[:10]
         plan.items[key] = item
         views = {"before": before, "after": after}
-        pictures = [(name, cards.of_picture(view, SIDE, QUALITY)) for name, view in views.items()]
+        pictures = [(name, cards.make_thumbnail(view, SIDE, QUALITY)) for name, view in views.items()]
         entries[key] = labels.Item(key, f"To be removed: {sample.object}", pictures)
     gold = [key for key, item in plan.items.items() if item.gold]
     edits = [key for key in entries if key not in gold]

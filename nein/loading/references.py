@@ -79,7 +79,7 @@ def parse_reference(reference: str) -> Reference:
     return Reference(reference, "hub" if "/" in name else "name", name, revision or None)
 
 
-def cached_folder(repository: str, revision: str | None, kind: str = "model") -> Path | None:
+def find_cached_folder(repository: str, revision: str | None, kind: str = "model") -> Path | None:
     """The folder in the hub's cache with files of a repository ("model", "dataset"), maybe not all; its name
     is the commit."""
     from huggingface_hub import snapshot_download
@@ -97,9 +97,9 @@ def cached_folder(repository: str, revision: str | None, kind: str = "model") ->
     return Path(folder)
 
 
-def cached_commit(repository: str, revision: str | None, kind: str = "model") -> str:
+def find_cached_commit(repository: str, revision: str | None, kind: str = "model") -> str:
     """The commit of a repository in the hub's cache; "" where it is not there."""
-    folder = cached_folder(repository, revision, kind)
+    folder = find_cached_folder(repository, revision, kind)
     return "" if folder is None else folder.name
 
 
@@ -109,7 +109,7 @@ def check_hub(repository: str, revision: str | None = None) -> None:
     from huggingface_hub import HfApi, constants, errors
     from huggingface_hub.utils import httpx
 
-    if cached_commit(repository, revision):
+    if find_cached_commit(repository, revision):
         return
     try:
         HfApi().model_info(repository, revision=revision, timeout=10)
@@ -143,7 +143,7 @@ _USER = re.compile(r"://(?:[^\s'\"<>`#]*|[^\s'\"<>`/]*)@")
 _QUERY = re.compile(r"(://[^\s'\"<>`?#]*)\?[^\s'\"<>`#]*")
 
 
-def without_credentials(text: str) -> str:
+def hide_credentials(text: str) -> str:
     """The text, with user, password and query cut from every address."""
     return _QUERY.sub(r"\1", _USER.sub("://", text)) if "://" in text else text
 
@@ -154,9 +154,9 @@ def check_credentials(value: Any) -> None:
     if isinstance(value, (list, dict)):
         for inner in value if isinstance(value, list) else value.values():
             check_credentials(inner)
-    elif isinstance(value, str) and without_credentials(value) != value:
+    elif isinstance(value, str) and hide_credentials(value) != value:
         raise UserError(
-            f"'{without_credentials(value)}' was given with a user, password or query, which files would "
+            f"'{hide_credentials(value)}' was given with a user, password or query, which files would "
             "show; give only the address, and the key by an environment variable (OPENAI_API_KEY)."
         )
 

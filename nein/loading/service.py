@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from nein.loading.errors import UnavailableError, UserError, choose
-from nein.loading.references import check_credentials, without_credentials
+from nein.loading.references import check_credentials, hide_credentials
 
 #: Kinds of failure, for counting: no answer in time; a broken connection; a server that kept failing; a
 #: refused request; a withheld answer; a reply that is not of this API.
@@ -116,7 +116,7 @@ class Pace:
             returned += 1
 
 
-def hosting(address: str) -> str:
+def find_host(address: str) -> str:
     """The row of `KEYS` for an address; "" for a server of the user's."""
     host = f".{urlsplit(address).hostname or ''}"
     return next((domain for domain in KEYS if host.endswith(f".{domain}")), "")
@@ -154,7 +154,7 @@ class Service:
 
         check_credentials(url)
         self.address = url.rstrip("/")
-        self.hosted = hosting(self.address)
+        self.hosted = find_host(self.address)
         self._variable = KEYS.get(self.hosted, "OPENAI_API_KEY")
         self._key = key or os.environ.get(self._variable, "")
         self.model = model
@@ -244,7 +244,7 @@ class Service:
         """The server's refusal, in its own words."""
         status, reply = error.status_code, error.response.text
         if status < 400:
-            target = without_credentials(error.response.headers.get("location", ""))
+            target = hide_credentials(error.response.headers.get("location", ""))
             sent_on = f"'{self.address}' sends requests on to '{target}', where nothing is sent"
             return NoAnswer(f"{sent_on}; give that address", REFUSED, status=status)
         message = f"HTTP {status} {self.quote(reply)}"

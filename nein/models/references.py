@@ -17,7 +17,14 @@ from typing import Any
 from nein.engine.folder import CONTENTS
 from nein.loading.digests import Json, quick_digest
 from nein.loading.errors import UserError
-from nein.loading.references import cached_commit, expand_user, is_local, is_served, locate, parse_reference
+from nein.loading.references import (
+    expand_user,
+    find_cached_commit,
+    is_local,
+    is_served,
+    locate,
+    parse_reference,
+)
 from nein.metrics.models import GROUP as JUDGE_PLUGINS
 
 JUDGE = "judge:"  # before a reference: that VQA judge, asked in its own template
@@ -97,7 +104,7 @@ def content(reference: str) -> str:
         return quick_digest(expand_user(location))
     before, _, behind = reference.partition(":")  # "judge:REFERENCE", "sentence:FOLDER", "owner/name:FILE"
     name = before.partition("@")[0]
-    commit = cached_commit(name, parsed.revision)[:12] if parsed.kind == "hub" else ""
+    commit = find_cached_commit(name, parsed.revision)[:12] if parsed.kind == "hub" else ""
     return commit or (content(behind) if behind else "")
 
 
@@ -114,6 +121,6 @@ def place(reference: str) -> str:
     return "remote" if is_served(split_label(reference)[1]) else "device"
 
 
-def served_slug(reference: str) -> str | None:
+def addressless_slug(reference: str) -> str | None:
     """The folder name of a model behind an endpoint, without its address; None for any other."""
     return slug(identity(reference).replace(":#", "-")) if is_served(reference) else None

@@ -141,7 +141,7 @@ def browser(
         facts = {**vars(samples), "chosen": samples.chosen or next((m.name for m in samples.measures), "")}
         facts |= {f"{key}s": [getattr(card, key) for card in index] for key in ("id", "title", "aside")}
         facts |= {"values": [card.values for card in index], "facets": _facets(index), "chunk": CHUNK}
-        facts["folder"] = page.beside(out).name if out else ""
+        facts["folder"] = page.chunk_folder(out).name if out else ""
         values = {"note": note, "boxes": samples.boxes, "index": page.script_json(facts)}
         return {**values, "chunks": inside, "outside": bool(index) and not inside}
 
@@ -174,7 +174,7 @@ def _facets(cards: Sequence[Card]) -> list[dict[str, Any]]:
     return facets
 
 
-def drawn(ids: Sequence[str], limit: int) -> list[str]:
+def choose_ids(ids: Sequence[str], limit: int) -> list[str]:
     """At most `limit` ids, in order: those of smallest hash, so that a larger limit keeps them."""
     chosen = set(sorted(ids, key=lambda identity: sample_seed(0, identity))[:limit])
     return [identity for identity in ids if identity in chosen]
@@ -184,12 +184,12 @@ Thumbnail = str | dict[str, str]  # an image as a data URI, or {"none": why ther
 _AHEAD = 64  # samples whose files are read in advance
 
 
-def of_picture(picture: np.ndarray, side: int, quality: int = 75) -> Thumbnail:
+def make_thumbnail(picture: np.ndarray, side: int, quality: int = 75) -> Thumbnail:
     """The thumbnail of an image, (H, W, 3) uint8, with sides of at most `side` pixels."""
     return _uri(images.thumbnail(picture, side, quality))
 
 
-def of_file(path: Path, side: int) -> Thumbnail:
+def read_thumbnail(path: Path, side: int) -> Thumbnail:
     """The thumbnail of a file."""
     try:
         return _uri(images.thumbnail_of(path, side))
@@ -202,13 +202,15 @@ def _uri(data: bytes) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
 
-def of_samples(samples: Iterable[Sequence[str | dict[str, str]]], side: int) -> Iterator[list[Thumbnail]]:
+def read_thumbnails(
+    samples: Iterable[Sequence[str | dict[str, str]]], side: int
+) -> Iterator[list[Thumbnail]]:
     """The thumbnails of every sample, in order; threads read the files. side 0: none."""
     coming = iter(samples)
     with ThreadPoolExecutor(machine.cores()) as pool:
         while part := [*itertools.islice(coming, _AHEAD)]:
             paths = dict.fromkeys(p for sample in part for p in sample if side and isinstance(p, str))
-            read = pool.map(lambda path: of_file(Path(path), side), paths)
+            read = pool.map(lambda path: read_thumbnail(Path(path), side), paths)
             thumbnails = dict(zip(paths, read, strict=True))
             for sample in part:
                 yield [thumbnails[p] if isinstance(p, str) else p for p in sample] if side else []

@@ -63,7 +63,7 @@ def draw(
     marked: Collection[int] = (),
     kind: str = "png",
 ) -> bytes:
-    """Rows of cells of `size` pixels below column heads, encoded as `kind` ("png", "pdf", "svg"). marked:
+    """Rows of cells of `size` pixels below column heads, encode as `kind` ("png", "pdf", "svg"). marked:
     highlighted columns."""
     with matplotlib.rc_context(_STYLE):
         sheet = _Sheet(len(columns), size, kind)
@@ -72,7 +72,7 @@ def draw(
             sheet.draw_row(row)
         for column in marked:
             sheet.mark(sheet.lefts[column] - GAP / 2, MARGIN / 2, size + GAP, sheet.top)
-        return sheet.encoded()
+        return sheet.encode()
 
 
 class _Sheet:
@@ -104,7 +104,7 @@ class _Sheet:
         subtitle = self.text(MARGIN, start + GAP + title, lines, self.small, color=GREY)
         top = start + GAP + title + subtitle + 6
         pictures = [cell.picture for cell in row.cells if cell.picture is not None]
-        tall = max((_scaled(picture, self.size)[1] for picture in pictures), default=self.size)
+        tall = max((_fit_size(picture, self.size)[1] for picture in pictures), default=self.size)
         if len(pictures) < len(row.cells):
             tall = max(tall, 5 * line)  # a message needs some lines even next to very flat images
         for left, cell in zip(self.lefts, row.cells, strict=True):
@@ -142,13 +142,13 @@ class _Sheet:
         self.box(left, top, width, height, **look)
 
     def picture(self, left: int, top: int, pixels: np.ndarray) -> None:
-        width, height = _scaled(pixels, self.size)
+        width, height = _fit_size(pixels, self.size)
         if self.kind == "png" or width > pixels.shape[1]:
             pixels = np.asarray(fit(pixels, self.size))
         ends = left, left + width, top + height, top
         self.axes.imshow(pixels, extent=ends, interpolation="none", aspect="auto")
 
-    def encoded(self) -> bytes:
+    def encode(self) -> bytes:
         width, height = self.inner + 2 * MARGIN, self.top + MARGIN
         self.canvas.set_size_inches(width / 72, height / 72)
         self.axes.set(xlim=(0, width), ylim=(height, 0))
@@ -174,7 +174,7 @@ def _shorten(text: str, letters: int, width: float) -> str:
     return text if len(text) <= count else f"{text[: count - 3]}..."
 
 
-def _scaled(picture: np.ndarray, size: int) -> tuple[int, int]:
+def _fit_size(picture: np.ndarray, size: int) -> tuple[int, int]:
     height, width = picture.shape[:2]
     factor = size / max(height, width)
     return max(1, round(width * factor)), max(1, round(height * factor))
@@ -182,4 +182,4 @@ def _scaled(picture: np.ndarray, size: int) -> tuple[int, int]:
 
 def fit(picture: np.ndarray, size: int) -> Image.Image:
     """The image, scaled to a longer side of `size`."""
-    return Image.fromarray(picture).resize(_scaled(picture, size), Image.Resampling.LANCZOS)
+    return Image.fromarray(picture).resize(_fit_size(picture, size), Image.Resampling.LANCZOS)

@@ -157,7 +157,7 @@ def places(out: Path, files: Sequence[Path], notes: int) -> list[str]:
     if drawn := [file.stem for file in files if file.suffix == ".pdf"]:
         lines += textwrap.wrap(f"Plots (.pdf, .svg, .png): {', '.join(drawn)}", COLUMNS)
     if page := next((file for file in files if file.suffix in (".html", ".htm")), None):
-        sizes = [file.stat().st_size for file in beside(page).glob("*.js")]
+        sizes = [file.stat().st_size for file in chunk_folder(page).glob("*.js")]
         more = f" with {len(sizes)} files beside it ({sum(sizes) / 2**20:.1f} MiB)" if sizes else ""
         return [*lines, f"Report: {page} ({page.stat().st_size / 2**20:.1f} MiB){more}"]
     return [*lines, f"Report: {out.parent}" if out.suffix else f"One page: nein report {out} -o report.html"]
@@ -225,7 +225,7 @@ def script_bytes(value: Any) -> bytes:
 def store(page: Path, chunks: Iterable[bytes], budget: int) -> list[Markup]:
     """Chunks of `script_bytes` inside the page; none if they exceed `budget` bytes: then all become scripts
     `neinChunk(number, value)` in a folder of the page, which is emptied first unless it holds other files."""
-    folder = beside(page)
+    folder = chunk_folder(page)
     if folder.is_dir() and all(file.suffix == ".js" and file.stem.isdigit() for file in folder.iterdir()):
         shutil.rmtree(folder)
     waiting: list[tuple[int, bytes]] = []
@@ -242,7 +242,7 @@ def store(page: Path, chunks: Iterable[bytes], budget: int) -> list[Markup]:
     return [Markup(text.decode()) for _, text in waiting]
 
 
-def beside(page: Path) -> Path:
+def chunk_folder(page: Path) -> Path:
     """The folder of a page's chunks."""
     return page.with_name(f"{page.stem}-data")
 

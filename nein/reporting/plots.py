@@ -115,7 +115,7 @@ def bars(
             across the group.
     dots    A dot in place of a bar, for figures that do not grow from zero.
     """
-    figures = _joined(figures, place, panel)
+    figures = _prepare(figures, place, panel)
     drawn = figures[~figures["metric"].isin([*marks])]
     groups, kinds, entries = (frames.values(drawn, column, order) for column in ("_place", series, "_panel"))
     full = [names.get(entry, entry) for entry in groups]
@@ -153,7 +153,7 @@ def bars(
     axes[0].set(ylim=(len(ticks) - 0.5, -0.5))
     if limits:
         axes[0].set_xlim(limits)
-    return labelled(canvas, axis)
+    return add_labels(canvas, axis)
 
 
 def curves(
@@ -177,7 +177,7 @@ def curves(
     hollow    Entries of columns whose figures are drawn dotted, with open markers.
     diagonal  A dashed line of y = x.     rule, log  A dashed level; a logarithmic x axis.
     """
-    figures = _joined(figures, (), panel).astype({x: float}).sort_values(x, kind="stable")
+    figures = _prepare(figures, (), panel).astype({x: float}).sort_values(x, kind="stable")
     entries, lines = frames.values(figures, "_panel", order), frames.values(figures, line, order)
     counted = not log and bool((figures[x] % 1 == 0).all())
     canvas, every = panels([names.get(entry, entry) for entry in entries], 1.9)
@@ -206,10 +206,10 @@ def curves(
     if log:
         every[0].set_xscale("log", base=2)
         every[0].xaxis.set_major_formatter("{x:g}")
-    return labelled(canvas, *axes)
+    return add_labels(canvas, *axes)
 
 
-def _joined(figures: pd.DataFrame, place: Sequence[str], panel: Sequence[str]) -> pd.DataFrame:
+def _prepare(figures: pd.DataFrame, place: Sequence[str], panel: Sequence[str]) -> pd.DataFrame:
     """The figures with the entries of several columns side by side, as `_place` and `_panel`; numbers are as
     they are shown."""
     scale = figures["unit"].map({name: unit.scale for name, unit in UNITS.items()})
@@ -254,7 +254,7 @@ def panels(
     return canvas, axes[:count]
 
 
-def labelled(canvas: Canvas, x: str, y: str = "") -> Canvas:
+def add_labels(canvas: Canvas, x: str, y: str = "") -> Canvas:
     """Adds the names of the axes, once each, and one legend of all panels, if it has two entries."""
     from matplotlib.lines import Line2D
 

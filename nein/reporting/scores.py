@@ -44,44 +44,44 @@ class ScoreTable:
         """The table of rows, dataclasses or mappings, which are read once: `value` (a number; None: unscored,
         for the `reason`), `id`, and their other fields of `COLUMNS` and `details`. The default of `source` is
         the sample itself, that of `metric` "accuracy"."""
-        each = [(name, dict[Any, int](), array("i")) for name in (*COLUMNS, *details)]
+        collected = [(name, dict[Any, int](), array("i")) for name in (*COLUMNS, *details)]
         values = array("d")
-        for given in rows:
-            row = given if isinstance(given, Mapping) else vars(given)
+        for item in rows:
+            row = item if isinstance(item, Mapping) else vars(item)
             defaults = {"source": row["id"], "metric": "accuracy"}
-            for name, known, column in each:
+            for name, codes, column in collected:
                 entry = row.get(name, defaults.get(name))
-                column.append(-1 if entry is None else known.setdefault(entry, len(known)))
+                column.append(-1 if entry is None else codes.setdefault(entry, len(codes)))
             value = row["value"]
             values.append(math.nan if value is None else value)
         columns: dict[str, Any] = {
-            name: pd.Categorical.from_codes(np.frombuffer(column, np.intc), list(known))  # type: ignore[call-overload]
-            for name, known, column in each
+            name: pd.Categorical.from_codes(np.frombuffer(column, np.intc), list(codes))  # type: ignore[call-overload]
+            for name, codes, column in collected
         }
         return cls(pd.DataFrame({**columns, "value": np.frombuffer(values, np.float64)}, copy=False))
 
     def __len__(self) -> int:
         return len(self.frame)
 
-    def where(self, **wanted: Any) -> ScoreTable:
+    def where(self, **entries: Any) -> ScoreTable:
         """The rows with these entries; a tuple allows any of its members, None stands for no entry."""
         chosen = np.ones(len(self), dtype=bool)
-        for name, entry in wanted.items():
+        for name, entry in entries.items():
             column = self.frame[name] if name in self.frame else pd.Series(np.nan, self.frame.index)
             if entry is None:
                 chosen &= column.isna().to_numpy()
             else:
-                here = column.isin(entry) if isinstance(entry, tuple) else column == entry
-                chosen &= here.to_numpy()
+                matches = column.isin(entry) if isinstance(entry, tuple) else column == entry
+                chosen &= matches.to_numpy()
         return ScoreTable(self.frame[chosen])
 
     def names(self, column: str) -> list[Any]:
         """The entries of a column, in order of first appearance."""
         return self.frame[column].dropna().unique().tolist()
 
-    def groups(self, *by: str) -> Iterator[tuple[tuple[Any, ...], ScoreTable]]:
+    def groups(self, *names: str) -> Iterator[tuple[tuple[Any, ...], ScoreTable]]:
         """(entries of the columns, "" for none; their rows), in order of first appearance."""
-        for key, part in self.frame.groupby(list(by), observed=True, sort=False, dropna=False):
+        for key, part in self.frame.groupby(list(names), observed=True, sort=False, dropna=False):
             yield tuple("" if entry != entry else entry for entry in key), ScoreTable(part)
 
     @property
@@ -98,7 +98,7 @@ class ScoreTable:
         """The number of each row's source."""
         return self.frame["source"].cat.codes.tolist()
 
-    def unscored(self) -> Counter[str]:
+    def count_reasons(self) -> Counter[str]:
         """Reason -> number of rows without a value, the commonest first."""
         reasons = self.frame.loc[self.frame["value"].isna(), "reason"].astype(object).fillna("")
         return Counter(dict(Counter(reasons).most_common()))
@@ -111,30 +111,30 @@ class ScoreTable:
             return statistics.mean(scored.values, scored.clusters)
         return statistics.bounded_mean(scored.values, scored.clusters, low, high)
 
-    def figure(self, *, unit: str = "%", low: float | None = 0.0, high: float = 1.0, **what: Any) -> Figure:
+    def figure(self, *, unit: str = "%", low: float | None = 0.0, high: float = 1.0, **labels: Any) -> Figure:
         """`estimate` as a row of the frame of estimates; what: its dimensions."""
-        return self.described(self.estimate(low, high), unit=unit, **what)
+        return self.describe(self.estimate(low, high), unit=unit, **labels)
 
-    def described(self, estimate: Estimate | None, *, unit: str, **what: Any) -> Figure:
+    def describe(self, estimate: Estimate | None, *, unit: str, **labels: Any) -> Figure:
         """A row of another estimate of this table, with the number and reasons of unscored samples."""
-        if reasons := self.unscored():
-            what["reasons"] = dict(reasons)
-        return frames.figure(estimate, unit=unit, unscored=reasons.total(), **what)
+        if reasons := self.count_reasons():
+            labels["reasons"] = dict(reasons)
+        return frames.figure(estimate, unit=unit, unscored=reasons.total(), **labels)
 
-    def figures(self, **what: Any) -> pd.DataFrame:
+    def figures(self, **labels: Any) -> pd.DataFrame:
         """An estimate of every metric and variant."""
         groups = self.groups("metric", "variant")
-        return frames.frame(part.figure(**what, metric=key[0], variant=key[1]) for key, part in groups)
+        return frames.frame(part.figure(**labels, metric=key[0], variant=key[1]) for key, part in groups)
 
     def less(self, other: ScoreTable) -> ScoreTable:
         """Value minus value in another table, by sample and metric, NaN if one is unscored: the negation gap
         of two variants."""
-        by, theirs = ["id", "metric"], other.frame[["id", "metric", "value"]]
-        both = self.frame.merge(theirs, on=by, suffixes=("", "_other"), validate="one_to_one")
-        gap, variant = both["value"] - both["value_other"], pd.Categorical(["gap"] * len(both))
-        return ScoreTable(both.drop(columns="value_other").assign(value=gap, variant=variant))
+        keys, theirs = ["id", "metric"], other.frame[["id", "metric", "value"]]
+        merged = self.frame.merge(theirs, on=keys, suffixes=("", "_other"), validate="one_to_one")
+        gap, variant = merged["value"] - merged["value_other"], pd.Categorical(["gap"] * len(merged))
+        return ScoreTable(merged.drop(columns="value_other").assign(value=gap, variant=variant))
 
-    def gap(self, affirmed: str, negated: str, **what: Any) -> list[Figure]:
+    def gap(self, affirmed: str, negated: str, **labels: Any) -> list[Figure]:
         """The negation gap of values in [0, 1], as rows: means of two variants over the samples scored in
         both, and their paired difference ("gap") with its test."""
         rows = self.where(variant=affirmed)
@@ -144,8 +144,8 @@ class ScoreTable:
         difference, lost = test.difference if test else None, len(rows) - len(first)
         ends = zip((affirmed, negated), test.means if test else (None, None), strict=True)
         return [
-            *(frames.number(mean, unit="%", n=len(first), variant=name, **what) for name, mean in ends),
-            frames.figure(difference, unit="points", unscored=lost, variant="gap", **tests, **what),
+            *(frames.number(mean, unit="%", n=len(first), variant=name, **labels) for name, mean in ends),
+            frames.figure(difference, unit="points", unscored=lost, variant="gap", **tests, **labels),
         ]
 
     def pair(self, other: ScoreTable) -> Pairs:

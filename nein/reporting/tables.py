@@ -94,7 +94,7 @@ def count(column: str = "n") -> Show:
     return show
 
 
-def scored(figures: Sequence[Figure]) -> str:
+def count_scored(figures: Sequence[Figure]) -> str:
     """The range of scored samples, of all samples: "46-48 of 48"; for published estimates their samples."""
     totals = {figure["n"] + figure["unscored"] for figure in figures if figure["unscored"] is not None}
     return f"{count()(figures)} of {max(totals):.10g}" if totals else count()(figures)
@@ -160,7 +160,7 @@ def _name(names: Names, name: str) -> str:
     return names(name) if callable(names) else names.get(name, name)
 
 
-COUNTS = (Column("scored", show=scored),)
+COUNTS = (Column("scored", show=count_scored),)
 
 
 @dataclass(frozen=True)

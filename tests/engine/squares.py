@@ -81,7 +81,7 @@ def results(path):
 
 def compute(path, share=(0, 1), **changed):
     folder, executor = Folder(path), Executor("cpu", share=share)
-    with executor.locked([folder]):
+    with executor.lock([folder]):
         executor.compute(two_stages(folder, **changed))
 
 

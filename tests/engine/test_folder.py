@@ -30,8 +30,8 @@ def test_another_identity_is_refused_by_the_first_key_that_differs(tmp_path):
     write_block(opened(tmp_path / "a", seed=0, model={"name": "x"}), "answers", 0, [{"id": 1}])
     with pytest.raises(UserError, match=r"holds answers made with model: name x, not y"):
         opened(tmp_path / "a", seed=1, model={"name": "y"})
-    assert opened(tmp_path / "a", seed=0, model={"name": "x"}).done("answers") == {0}
-    assert opened(tmp_path / "a", overwrite=True, seed=1, model={"name": "y"}).done("answers") == set()
+    assert opened(tmp_path / "a", seed=0, model={"name": "x"}).list_blocks("answers") == {0}
+    assert opened(tmp_path / "a", overwrite=True, seed=1, model={"name": "y"}).list_blocks("answers") == set()
 
 
 def test_a_model_that_was_not_here_yet_is_no_other_one(tmp_path):
@@ -63,7 +63,7 @@ def test_one_output_may_be_made_anew_without_the_others(tmp_path):
     ):
         folder.open_output("scores/l1", {"align": "stretch"}, overwrite=False)
     folder.open_output("scores/l1", {"align": "stretch"}, overwrite=True)
-    assert (folder.done("scores/l1"), folder.done("scores/l2")) == (set(), {0})
+    assert (folder.list_blocks("scores/l1"), folder.list_blocks("scores/l2")) == (set(), {0})
     assert folder.outputs("scores") == {"l1": {"align": "stretch"}, "l2": {"align": "crop"}}
 
 

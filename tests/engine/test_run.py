@@ -138,9 +138,9 @@ def test_a_worker_of_a_killed_command_removes_nothing_that_the_next_one_made(fol
     write_block(folder, "halves", late.number, [{"id": 0}])
     rows = folder.read("squares", late.number)
     late.put({"squares": rows})
-    assert folder.done("halves") == {late.number}
+    assert folder.list_blocks("halves") == {late.number}
     late.put({"squares": rows[:-1]})  # other rows: what was made of the block is out of date
-    assert folder.done("halves") == set()
+    assert folder.list_blocks("halves") == set()
 
 
 def test_weights_that_were_replaced_are_noticed_before_a_row_is_written(folder):
@@ -152,7 +152,7 @@ def test_weights_that_were_replaced_are_noticed_before_a_row_is_written(folder):
     model = Model("squarer", Other, lambda made: {"model": (made.fingerprint, made.describe())})
     with pytest.raises(UserError, check=with_code("changed-model")):
         compute(folder, model=model)
-    assert folder.done("squares") == {0, 1}
+    assert folder.list_blocks("squares") == {0, 1}
 
 
 def test_a_mistake_in_one_block_ends_the_work_is_told_and_keeps_the_others(folder, monkeypatch):
@@ -168,9 +168,9 @@ def test_a_mistake_in_one_block_ends_the_work_is_told_and_keeps_the_others(folde
     with pytest.raises(UserError, match="no more"):
         compute(folder, work=work)
     monkeypatch.undo()
-    assert folder.done("squares") < set(range(BLOCKS))
+    assert folder.list_blocks("squares") < set(range(BLOCKS))
     assert compute(folder) >= 1
-    assert folder.done("squares") == set(range(BLOCKS))
+    assert folder.list_blocks("squares") == set(range(BLOCKS))
 
 
 def test_those_who_wait_for_answers_are_told_to_stop_when_one_block_fails(folder):
@@ -238,7 +238,7 @@ def test_a_gpu_does_not_wait_for_what_can_be_read_meanwhile(folder, monkeypatch)
         return {"squares": []}
 
     Executor("mps").compute([Step(folder, squares.squares(folder, read=reading, work=work))])
-    assert folder.done("squares") == set(range(BLOCKS))
+    assert folder.list_blocks("squares") == set(range(BLOCKS))
 
 
 def test_a_model_is_loaded_with_its_first_open_block_and_freed_after_its_last(folder):
@@ -299,7 +299,7 @@ def test_what_a_dead_share_has_not_made_is_made_when_the_command_is_given_again(
     assert other.exitcode == 0
     doomed.kill()
     doomed.join()
-    assert folder.done("squares") == {0, 2, 4}
+    assert folder.list_blocks("squares") == {0, 2, 4}
     squares.compute(folder.path)
     assert results(folder.path) == whole
 
@@ -311,19 +311,19 @@ def test_a_second_command_is_refused_while_the_first_lives_and_shares_go_togethe
     for shared in (False, True):
         with (
             pytest.raises(UserError, check=with_code("locked")),
-            Executor("cpu", share=(0, 1 + shared)).locked([folder]),
+            Executor("cpu", share=(0, 1 + shared)).lock([folder]),
         ):
             pass
     first.kill()
     first.join()
     share = Executor("cpu", share=(0, 2))
-    with share.locked([folder]), share.locked([folder]):
+    with share.lock([folder]), share.lock([folder]):
         with (
             pytest.raises(UserError, check=with_code("locked")),
-            Executor("cpu").locked([folder]),
+            Executor("cpu").lock([folder]),
         ):
             pass
-    with Executor("cpu").locked([folder]):
+    with Executor("cpu").lock([folder]):
         pass
 
 
@@ -336,7 +336,7 @@ def test_status_says_what_is_at_work_how_fast_and_until_when(tmp_path, monkeypat
         (file := folder.block_path("squares", number)).parent.mkdir(parents=True, exist_ok=True)
         file.touch()
         os.utime(file, (start + 50 + 50 * number,) * 2)
-    with Executor("cpu").locked([folder]):
+    with Executor("cpu").lock([folder]):
         said = progress.status(Runs(runs=[tmp_path]))
     assert re.search(
         r"incomplete, at work\n  squares: 20 of 100 samples, 0.2 a second, 0:06:[34]\d left\n", said
@@ -358,7 +358,7 @@ def test_a_signal_ends_after_the_blocks_in_work_and_a_second_one_at_once(folder,
     while not list((folder.path / "squares").rglob("*.jsonl")) and process.is_alive():
         time.sleep(0.02)  # the first blocks are made, the next are in work
     time.sleep(0.3)
-    before = len(folder.done("squares"))
+    before = len(folder.list_blocks("squares"))
     for number in signals:
         os.kill(process.pid, number)
         time.sleep(0.2)
@@ -366,7 +366,7 @@ def test_a_signal_ends_after_the_blocks_in_work_and_a_second_one_at_once(folder,
     assert process.exitcode == code
     said = (folder.path.parent / "said.err").read_text()
     assert ("Ctrl-C again: at once" in said) == (code == 130)
-    assert (len(folder.done("squares")) > before) == ended
+    assert (len(folder.list_blocks("squares")) > before) == ended
     assert not list(folder.path.rglob(".*.tmp"))
 
 

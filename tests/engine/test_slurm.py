@@ -79,7 +79,7 @@ def test_a_job_that_is_pre_empted_begins_again_and_nobody_has_died(tmp_path):
              "--batch-size", "1", "--control", "none", "--out", str(tmp_path / "out"))  # fmt: skip
     [job] = slurm.submit([slurm.Job(words, words)], SlurmJobs(), tmp_path / "slurm", cluster="local")
     folder = Folder(tmp_path / "out" / "identity" / "negative")
-    while not folder.done("edit"):
+    while not folder.list_blocks("edit"):
         assert not job.done(), job.stderr()
         time.sleep(0.02)
     children = Path(f"/proc/{job.job_id}/task/{job.job_id}/children").read_text().split()

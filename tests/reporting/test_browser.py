@@ -239,7 +239,7 @@ def any_page(request, page, tmp_path_factory):
     if request.param == "report":
         return page
     path = tmp_path_factory.mktemp("labels") / "page.html"
-    picture = cards.of_picture(np.full((30, 40, 3), 99, np.uint8), 64)
+    picture = cards.make_thumbnail(np.full((30, 40, 3), 99, np.uint8), 64)
     items = [labels.Item("i", "To be removed: cat", [("before", picture)], ("", "A"), [])]
     question = labels.Question("gone", "Is it gone?", {"gone": "gone", "partly": "partly"})
     labels.write_page(path, "Labels", "How.", [question], items)

@@ -76,7 +76,7 @@ def test_a_rater_is_told_by_known_items_and_by_how_often_nothing_could_be_told()
 @pytest.fixture(scope="module")
 def sheet(tmp_path_factory):
     path = tmp_path_factory.mktemp("labels") / "page.html"
-    picture = cards.of_picture(np.full((30, 40, 3), 99, np.uint8), 64)
+    picture = cards.make_thumbnail(np.full((30, 40, 3), 99, np.uint8), 64)
     pictures = [("before", picture), ("after", {"none": "lost"})]
     items = [
         labels.Item(f"i{k}", title, pictures, ("", "A"), [["<i>", MARKUP]])

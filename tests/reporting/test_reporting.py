@@ -147,10 +147,10 @@ def test_a_thumbnail_stands_in_every_place_in_order_or_why_there_is_none(tmp_pat
     for number, path in enumerate(paths):
         images.write_png(path, np.full((9, 8, 3), 20 * number, np.uint8))
     samples = [[str(path), str(paths[0]), str(broken), failed] for path in paths]
-    here = list(cards.of_samples(iter(samples * 9), 128))
+    here = list(cards.read_thumbnails(iter(samples * 9), 128))
     assert len(here) == 108
     assert [row[3] for row in here] == [failed] * 108
     assert "this is not an image file" in here[0][2]["none"]
     assert len({row[0] for row in here}) == 12
-    assert here[5][1] == here[0][0] == cards.of_picture(np.zeros((9, 8, 3), np.uint8), 128)
-    assert list(cards.of_samples(samples, 0)) == [[]] * 12
+    assert here[5][1] == here[0][0] == cards.make_thumbnail(np.zeros((9, 8, 3), np.uint8), 128)
+    assert list(cards.read_thumbnails(samples, 0)) == [[]] * 12

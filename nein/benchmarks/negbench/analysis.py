@@ -308,7 +308,7 @@ def scatter(figures: pd.DataFrame, *, points: pd.DataFrame) -> plots.Canvas:
                     part["x"], part["y"], s=14, marker="o^sD"[number], alpha=0.75, linewidths=0, **look
                 )
         at.set(xticks=[], yticks=[])
-    return plots.labelled(canvas, "component 1", "component 2")
+    return plots.add_labels(canvas, "component 1", "component 2")
 
 
 CHANCE = "without structure"

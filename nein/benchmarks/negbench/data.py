@@ -141,7 +141,7 @@ def choose(model: str, kind: str = "dual") -> Choice:
             raise UserError(f"The weights of '{model}' have to be fetched by hand: {row.obtain}.")
         return Choice(model, model, model, _resolve(row.reference, kind), kind, row)
     location = _resolve(model, kind)
-    if kind == "vlm" and (label := references.served_slug(model)) is not None:
+    if kind == "vlm" and (label := references.addressless_slug(model)) is not None:
         return Choice(model, label, label, location, kind)
     name = Path(location).name if Path(location).is_dir() and not model.startswith("nano:") else model
     return Choice(model, name, references.slug(model), location, kind)

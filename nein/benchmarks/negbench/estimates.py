@@ -135,7 +135,7 @@ def _estimate_choices(table: ScoreTable) -> Figures:
         yield number(1.0, unit="%", n=len(questions), metric="right first", type="all")
     if {AFFIRMATION, NEGATION} <= types.keys():
         ends = [types[type_] for type_ in (AFFIRMATION, NEGATION)]
-        unscored = sum(end.unscored().total() for end in ends)
+        unscored = sum(end.count_reasons().total() for end in ends)
         yield _subtract_means(*(end.scored for end in ends), unscored=unscored, metric="gap", type="all")
     for type_, members in types.items():
         others = table if type_ == "all" else table.where(type=type_)
@@ -148,7 +148,7 @@ def _estimate_choices(table: ScoreTable) -> Figures:
     for template in TEMPLATES:
         offered = _template_shares(typed, template, "templates")
         if offered.any():
-            unscored = typed.unscored().total()
+            unscored = typed.count_reasons().total()
             share = statistics.bounded_mean(_template_shares(typed.scored, template), typed.scored.clusters)
             yield figure(share, unit="%", unscored=unscored, metric="selected", template=template)
             yield number(float(offered.mean()), unit="%", n=len(typed), metric="offered", template=template)
@@ -180,7 +180,7 @@ def _estimate_wrong(rows: ScoreTable, type_: str) -> Figures:
         shares = np.divide(hits, wrong, out=np.zeros_like(hits), where=wrong != 0)
         estimate = statistics.bounded_mean(shares, scored.clusters, weights=wrong)
         what: Row = {"metric": "wrong", "type": type_, "template": template}
-        row = figure(estimate, unit="%", unscored=rows.unscored().total(), **what)
+        row = figure(estimate, unit="%", unscored=rows.count_reasons().total(), **what)
         yield {**row, "n": round(float(wrong.sum()), 3)}
 
 
@@ -262,7 +262,7 @@ def _estimate_judged(table: ScoreTable, rates: Rates | None) -> Figures:
                 continue
             labels: Row = {"metric": f"without@{k}", "kind": kind, "direction": TEXT_TO_IMAGE}
             share = verdicts.estimate()
-            yield verdicts.described(share, unit="%", statistic="judged", **labels)
+            yield verdicts.describe(share, unit="%", statistic="judged", **labels)
             if share is not None and rates is not None:
                 corrected = calibration.correct(share, rates)
                 row = number(corrected.value, unit="%", n=share.n, statistic="corrected", **labels)

@@ -248,7 +248,7 @@ def make_question_cards(runs: Runs, limit: int = LIMIT) -> Iterator[cards.Card]:
         for _, run, task in _list_tasks(runs, ChoiceTask)
         for question in task.questions
     }
-    drawn = {name: by_name[name] for name in cards.drawn(list(by_name), limit)}
+    drawn = {name: by_name[name] for name in cards.choose_ids(list(by_name), limit)}
     chosen = _replies(runs, drawn, ChoiceTask, _read_choice_rows)
     for name, (title, task, question) in drawn.items():
         replies = [chosen.get((model, name)) for model in runs]
@@ -312,7 +312,7 @@ def make_caption_cards(runs: Runs, limit: int = QUERIES) -> Iterator[cards.Card]
         for k, text in enumerate(item.captions)
         if item.image
     }
-    drawn = {name: by_name[name] for name in cards.drawn(list(by_name), limit)}
+    drawn = {name: by_name[name] for name in cards.choose_ids(list(by_name), limit)}
     images_found = _replies(runs, drawn, RetrievalTask, _find_first_images)
     for name, (title, task, item, text) in drawn.items():
         replies = {model: images_found[model, name] for model in runs if (model, name) in images_found}
@@ -348,7 +348,7 @@ def _find_first_images(
 
 def _thumbnail(task: Any, name: str, side: int = SIDE) -> cards.Thumbnail:
     image = stages.picture(task.media, name)
-    return {"none": image} if isinstance(image, str) else cards.of_picture(image, side)
+    return {"none": image} if isinstance(image, str) else cards.make_thumbnail(image, side)
 
 
 # --- what is printed -------------------------------------------------------------------------------

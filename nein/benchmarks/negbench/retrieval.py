@@ -157,7 +157,7 @@ def rank(
     best[relevant == 0] = np.inf  # nothing is above or equal
     # --- counts against it, block by block: better, tied with others', tied and earlier in the file
     of_text = np.zeros((3, count), np.int64)
-    of_picture = np.zeros((3, size), np.int64)
+    make_thumbnail = np.zeros((3, size), np.int64)
     for block in blocks:
         scores = prepare(texts[caption_rows[block]]) @ gallery.T  # (captions of the block, G)
         is_above, rows, entries = _compare_scores(scores, own_scores[block, None])
@@ -169,10 +169,10 @@ def rank(
         is_above, rows, entries = _compare_scores(scores, best)
         foreign = targets[block][rows] != entries
         earlier = foreign & (rows + block.start < first[entries])
-        of_picture += is_above.sum(0), *(np.bincount(entries[w], None, size) for w in (foreign, earlier))
+        make_thumbnail += is_above.sum(0), *(np.bincount(entries[w], None, size) for w in (foreign, earlier))
     better, tied, before = of_text
     to_image = Ranks(own_scores, better, tied, np.ones_like(better), before)
-    better, tied, before = of_picture
+    better, tied, before = make_thumbnail
     return to_image, Ranks(best, better, tied, relevant, before)
 
 

@@ -38,7 +38,7 @@ def _columns(
 
 def _count_scored(**entries: str) -> Column:
     """Of one figure of a row, how many samples have a value, of how many."""
-    return Column("scored", entries, tables.scored)
+    return Column("scored", entries, tables.count_scored)
 
 
 def _show_corrected(figures: Sequence[Figure]) -> str:

@@ -167,7 +167,7 @@ class Encoding(Stage):
 
     def keys(self) -> dict[str, str]:
         """Name -> key of every feature in the finished blocks."""
-        done = sorted(self.folder.done(self.name).intersection(self.blocks.numbers))
+        done = sorted(self.folder.list_blocks(self.name).intersection(self.blocks.numbers))
         return {row["name"]: row["key"] for row in self.folder.rows(self.name, done) if row["key"]}
 
     @functools.cached_property

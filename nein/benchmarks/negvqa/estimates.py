@@ -77,9 +77,9 @@ def _estimate_accuracies(rows: ScoreTable, protocol: str) -> Iterator[Row]:
         for category, members in split_by_category(rows.where(variant=variant)):
             estimate = estimate_accuracy(members, category, protocol)
             labels["category"] = category
-            yield members.described(estimate, **labels, interval="clustered")
+            yield members.describe(estimate, **labels, interval="clustered")
             if protocol == "paper":
-                yield members.described(with_normal_interval(estimate), **labels, interval="normal")
+                yield members.describe(with_normal_interval(estimate), **labels, interval="normal")
 
 
 def estimate_accuracy(rows: ScoreTable, category: str, protocol: str) -> Estimate | None:

@@ -169,7 +169,7 @@ def make_cards(
     for row in select_rows(finished[0].folder, ANSWERS):
         rows.setdefault(row.id, {})[row.variant] = row
     complete = [name for name, variants in rows.items() if [*variants] == [*VARIANTS]]
-    rows = {name: rows[name] for name in cards.drawn(complete, limit)}
+    rows = {name: rows[name] for name in cards.choose_ids(complete, limit)}
     replies: dict[tuple[str, str, str], Reply] = {}
     for run in finished:
         scorings = run.manifest["scoring"]
@@ -177,7 +177,7 @@ def make_cards(
         for row in select_rows(run.folder, ANSWERS):
             if row.id in rows:
                 replies[run.name, row.id, row.variant] = _read_reply(row, order)
-    images = {item.id: cards.of_file(item.picture, SIDE) for item in items if item.id in rows}
+    images = {item.id: cards.read_thumbnail(item.picture, SIDE) for item in items if item.id in rows}
     for name, variants in rows.items():
         keys = [[(run.name, name, variant) for variant in VARIANTS] for run in finished]  # (runs, 2)
         pairs = [[replies.get(key, Reply()) for key in pair] for pair in keys]

@@ -52,7 +52,7 @@ def run_name(model: str, config: NegvqaConfig) -> str:
         return re.sub(r"[^A-Za-z0-9._-]+", "-", expand_user(model).stem).lstrip("-.") or "answers"
     if reference == JUDGE:
         return JUDGE if config.judge_asking == "options" else f"{JUDGE}-{config.judge_asking}"
-    return references.served_slug(reference) or references.slug(reference.replace("nano:", "nano-"))
+    return references.addressless_slug(reference) or references.slug(reference.replace("nano:", "nano-"))
 
 
 def find_answerer(reference: str, config: NegvqaConfig) -> Answerer:

@@ -29,7 +29,7 @@ def make_scores(folder: Folder, items: Sequence[Item], indices: Iterable[int]) -
     """The scores of a run that has all its answers. items: all questions; indices: those asked."""
     manifest = folder.manifest()
     outputs, scorings = manifest["selected"], manifest["scoring"]
-    matches = folder.rows(MATCHES, sorted(folder.done(MATCHES))) if MATCHES in outputs else ()
+    matches = folder.rows(MATCHES, sorted(folder.list_blocks(MATCHES))) if MATCHES in outputs else ()
     blind = select_rows(folder, BLIND) if BLIND in outputs else ()
     return table(
         itertools.chain(

@@ -33,7 +33,7 @@ _NAME = (Row("model"), Row("scoring"))
 _CATEGORY, _QUESTIONS = Row("category", names=TITLES), Row("variant", "questions")
 _SOURCE = Row("source", "figures", {"printed": "printed", "here": "measured here"})
 _CATEGORIES = Column(by="category", names=TITLES, order=ORDER)
-_SCORED = Column("scored", {"category": AVERAGE}, tables.scored)
+_SCORED = Column("scored", {"category": AVERAGE}, tables.count_scored)
 
 
 def accuracy_table(protocol: str, interval: str) -> Table:
@@ -61,7 +61,7 @@ GAP = Table(
         Column("gap (points)", {"metric": "gap"}),
         Column("ratio", {"metric": "ratio"}),
         Column("p", {"metric": "gap"}, tables.p_value()),
-        Column("pairs", {"metric": "gap"}, tables.scored),
+        Column("pairs", {"metric": "gap"}, tables.count_scored),
     ),
     note="Accuracy in per cent on original questions and on their negations, over pairs scored in both. Gap: "
     "the paired difference, clustered by picture; 0: negation costs nothing. Ratio: "
@@ -94,7 +94,7 @@ PAIRS = Table(
     (*_NAME, _CATEGORY),
     (
         *(Column(title, {"metric": name}, _count_and_share) for name, title in OUTCOME_TITLES.items()),
-        Column("pairs", {"metric": "both"}, tables.scored),
+        Column("pairs", {"metric": "both"}, tables.count_scored),
         Column("p (McNemar)", {"metric": "mcnemar"}, tables.p_value()),
         Column("p (clustered)", {"metric": "clustered"}, tables.p_value()),
     ),

@@ -99,7 +99,7 @@ def make_estimates(
 def _estimate_metrics(table: ScoreTable, **labels: Any) -> Iterator[Figure]:
     """The estimate of every metric of a table."""
     for (metric,), rows in table.groups("metric"):
-        yield rows.described(estimate_mean(rows, metric), unit=unit(metric), metric=metric, **labels)
+        yield rows.describe(estimate_mean(rows, metric), unit=unit(metric), metric=metric, **labels)
 
 
 def estimate_mean(rows: ScoreTable, metric: str) -> Estimate | None:
@@ -287,7 +287,7 @@ class Features(NamedTuple):
 
 def read_features(run: RunDir, metric: str = "fid") -> Features | None:
     """The features of the finished blocks of a run; None without any."""
-    numbers_done = run.done(scores_of(metric))
+    numbers_done = run.list_blocks(scores_of(metric))
     return _join_features(
         run, [_read_block(run, metric, n) for n in run.blocks.units.numbers if n in numbers_done]
     )

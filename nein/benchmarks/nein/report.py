@@ -287,7 +287,7 @@ def make_cards(
     """Sample after sample. known: id -> record, where the data are at hand; side: of the longer side of
     images in pixels; 0: none."""
     names = list(dict.fromkeys(name for run in loaded for name in run.edits))
-    pictures = cards.of_samples(
+    pictures = cards.read_thumbnails(
         (_list_image_sources(loaded, records.get(name), name) for name in names), side
     )
     values = [[run.values(metric) for metric in metrics] for run in loaded]

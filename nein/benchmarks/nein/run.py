@@ -104,7 +104,7 @@ def _read_log(config: EvalConfig, choices: Sequence[EditorChoice]) -> dict[str, 
         for choice in choices
         for track in ([choice.external.track] if choice.external else config.tracks)
     ]
-    if empty := next((run for run in runs if not run.done(EDIT)), None):
+    if empty := next((run for run in runs if not run.list_blocks(EDIT)), None):
         raise UserError(
             f"'{empty.path}' has no edits that answers could be about; run the command with --metrics l1 and "
             "without --answers-from, then nein export."
@@ -199,7 +199,7 @@ class NeIn(Benchmark):
         """The scores by every metric that covers the whole selection; also computes FID (corpus.json)."""
         folder = run.folder
         names, opened = folder.list_complete_metrics(folder.blocks), folder.outputs(SCORES)
-        if partial := [name for name in opened if name not in names and folder.done(scores_of(name))]:
+        if partial := [name for name in opened if name not in names and folder.list_blocks(scores_of(name))]:
             why = "scored on a smaller selection only, and left out; add to --metrics to complete"
             log.warning("%s: %s %s", folder.label, ", ".join(partial), why)
         corpus_metrics = [name for name in names if METRICS[name].kind == "corpus"]

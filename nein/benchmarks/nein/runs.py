@@ -175,7 +175,7 @@ class RunDir(Folder):
     @cached_property
     def edits(self) -> dict[str, EditRow]:
         """Sample -> edit, for the selected samples in data order; of an unfinished run, the finished ones."""
-        done = self.done(EDIT)
+        done = self.list_blocks(EDIT)
         numbers = [number for number in self.blocks.numbers if number in done]
         return {row.id: row for row in select_rows(self, EDIT, self.blocks, numbers)}
 
@@ -190,7 +190,7 @@ class RunDir(Folder):
         return [
             name
             for name in METRICS
-            if self.done(output := scores_of(name)).issuperset(units.numbers)
+            if self.list_blocks(output := scores_of(name)).issuperset(units.numbers)
             and all(self.records(output, n, units) >= len(units.needed(n)) for n in units.numbers)
         ]
 

@@ -14,7 +14,7 @@ from nein.metrics import METRICS
 from nein.reporting import labels, plots, tables
 from nein.reporting.figures import Figure
 from nein.reporting.page import Section
-from nein.reporting.tables import Column, Row, Show, Table, count, entry, estimate, p_value, scored
+from nein.reporting.tables import Column, Row, Show, Table, count, count_scored, entry, estimate, p_value
 from nein.statistics import two_way
 from nein.wording.families import CELLS, CONSTRUCTIONS, DEPTH, OTHERS
 
@@ -58,7 +58,7 @@ def results_table(
     selection = {"task": ("results", "refusals"), "group": ("", ALL), "metric": (*order, "refused")}
     columns = [
         Column("", {"metric": order}, show_mean, by="metric", names=name_metric, order=order),
-        Column("scored", {"task": "results"}, scored),
+        Column("scored", {"task": "results"}, count_scored),
         Column("refused", {"task": "refusals"}, _show_refused),
     ]
     return Table(key, title, RUN, columns if metrics else [*columns[1:], columns[0]], selection)
@@ -92,7 +92,7 @@ def _results_section() -> Section:
 def _families_section() -> Section:
     """By family of negation and, where it is known, by what makes a sentence difficult."""
     rows, selection = [*RUN, Row("group", "family")], {"task": "families", "metric": _presence_metrics()}
-    columns = [_metrics(selection), Column("scored", {}, scored)]
+    columns = [_metrics(selection), Column("scored", {}, count_scored)]
     by_family = Table("families", "By family of negation", rows, columns, selection)
     rows, selection = [*rows, METRIC, Row("axis", "how many")], {**selection, "task": "difficulty"}
     columns = [
@@ -124,7 +124,7 @@ def _curve(axis: str, condition: str) -> plots.Plot:
 
 
 def _breakdowns_section() -> Section:
-    columns = (_metrics({}), Column("scored", {}, scored))
+    columns = (_metrics({}), Column("scored", {}, count_scored))
     titles = {"by_template": "negative instruction", "by_object": "object"}
     rows = {key: (*RUN, Row("group", title)) for key, title in titles.items()}
     tables_made = [Table(key, f"By {title}", rows[key], columns) for key, title in titles.items()]
@@ -181,7 +181,7 @@ def _gap_section() -> Section:
     columns = [
         *_columns("statistic", parts),
         Column("cannot tell", of_whole, entry("cannot_tell")),
-        Column("scored", of_whole, scored),
+        Column("scored", of_whole, count_scored),
     ]
     note = (
         "Editors that were told a rewritten instruction, in points. Lost by the rewriter: X is still there, "
@@ -200,7 +200,7 @@ def minimal_pairs_section() -> Section:
         *(Column(f"{part} part", {**of_part, "group": part}) for part in two_way.PARTS),
         Column("all four obeyed %", {"statistic": "obeyed", "group": ALL_FOUR}),
         Column("judge right before %", {"statistic": "agrees"}),
-        Column("scored", of_part, scored),
+        Column("scored", of_part, count_scored),
     ]
     note = (
         "The object affirmed or denied, there or absent in the picture that is edited. Change in presence "
@@ -246,7 +246,7 @@ def _judges_section() -> Section:
     answers = {"yes before": "before", "after": "after", "fall": "fall", "same answer": "same"}
     columns = [
         *_columns("metric", answers),
-        Column("scored", {"metric": ("fall", "same")}, scored),
+        Column("scored", {"metric": ("fall", "same")}, count_scored),
         Column("flag", {"metric": ("fall", "same")}, entry("flag")),
     ]
     note = (

@@ -68,12 +68,13 @@ def _agree(
     first: Reply, second: Reply, question: ChoiceQuestion, scorings: Sequence[str]
 ) -> tuple[Reply, Reply]:
     failure = first.error or second.error or ("" if question.options == 2 else NOT_TWO)
-    one, other = ([-math.inf if p is None else p for p in r.logprobs or ()] for r in (first, second))
-    if not failure and (not one or not other or -math.inf in (max(one), max(other))):
+    # Log-probabilities of the letters of each question
+    p, q = ([-math.inf if x is None else x for x in reply.logprobs or ()] for reply in (first, second))
+    if not failure and (not p or not q or -math.inf in (max(p), max(q))):
         failure = NO_PROBABILITIES
     if failure:
         return Reply(error=failure), Reply(error=failure)
-    ways = (one[0] + other[1], one[1] + other[0])  # A and B, B and A
+    ways = (p[0] + q[1], p[1] + q[0])  # A and B, B and A
     replies = []
     for a, b in (ways, ways[::-1]):
         letter = "" if a == b else LETTERS[int(b > a)]  # none for a tie
@@ -84,18 +85,20 @@ def _agree(
 
 def _think(model: Any, images: Images, questions: Table, scorings: Sequence[str], wording: str) -> Rows:
     """Asked twice: first to think, then for the letter behind what was thought."""
-    first_questions = [[_extend(one, STEPS) for one in row] for row in questions]
+    first_questions = [[_extend(question, STEPS) for question in row] for row in questions]
     thoughts = answer_each(model, images, first_questions, ["generated"])
-    conclusions = []
-    for row in zip(questions, thoughts, strict=True):
-        thought_of = [
-            (one, thought.text or "") for one, thought in zip(*row, strict=True) if not thought.error
+    conclusions = [
+        [
+            _extend(question, f"{STEPS}\n{thought.text or ''}{_THEREFORE}")
+            for question, thought in zip(*row, strict=True)
+            if not thought.error
         ]
-        conclusions.append([_extend(one, f"{STEPS}\n{text}{_THEREFORE}") for one, text in thought_of])
+        for row in zip(questions, thoughts, strict=True)
+    ]
     replies = [iter(row) for row in answer_each(model, images, conclusions, scorings)]
     return [
-        [thought if thought.error else next(rest) for thought in row]
-        for row, rest in zip(thoughts, replies, strict=True)
+        [thought if thought.error else next(row_replies) for thought in row]
+        for row, row_replies in zip(thoughts, replies, strict=True)
     ]
 
 

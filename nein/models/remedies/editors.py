@@ -237,11 +237,11 @@ class Best(WithRemedy):
         return _add_note(results[best], f"{self._arm}: candidate {best + 1} of {len(results)} ({listed})")
 
 
-def add_usage(one: Mapping[str, Any], other: Mapping[str, Any]) -> Json:
+def add_usage(first: Mapping[str, Any], second: Mapping[str, Any]) -> Json:
     """The usage of two models: numbers of one name are summed, and mappings likewise."""
-    total = {**one, **other}
-    for name in one.keys() & other.keys():
-        a, b = one[name], other[name]
+    total = {**first, **second}
+    for name in first.keys() & second.keys():
+        a, b = first[name], second[name]
         total[name] = (
             add_usage(a, b) if isinstance(a, Mapping) else a + b if isinstance(a, int | float) else b
         )
