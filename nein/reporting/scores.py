@@ -86,7 +86,8 @@ class ScoreTable:
 
     @property
     def scored(self) -> ScoreTable:
-        return ScoreTable(self.frame[self.frame["value"].notna()])
+        known = ~np.isnan(self.values)
+        return self if known.all() else ScoreTable(self.frame[known])
 
     @property
     def values(self) -> np.ndarray:
@@ -100,7 +101,10 @@ class ScoreTable:
 
     def count_reasons(self) -> Counter[str]:
         """Reason -> number of rows without a value, the commonest first."""
-        reasons = self.frame.loc[self.frame["value"].isna(), "reason"].astype(object).fillna("")
+        lost = np.isnan(self.values)
+        if not lost.any():
+            return Counter()
+        reasons = self.frame.loc[lost, "reason"].astype(object).fillna("")
         return Counter(dict(Counter(reasons).most_common()))
 
     def estimate(self, low: float | None = 0.0, high: float = 1.0) -> Estimate | None:
