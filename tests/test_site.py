@@ -27,7 +27,7 @@ sys.path.insert(0, str(DOCS / "site"))
 import pages  # noqa: E402  # what the build writes
 
 #: Comparisons of a protocol's name that decide no number of a sample: what is shown, and in which words.
-SHOWN_ONLY = ("nein/benchmarks/nein/calibrations.py",)
+SHOWN_ONLY = ("nein/benchmarks/nein/calibrations.py", "nein/benchmarks/negbench/config.py")
 
 
 @pytest.fixture(scope="module")

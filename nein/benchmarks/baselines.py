@@ -1,5 +1,5 @@
-"""What a model gets right by the text alone (a grey picture), and by the picture alone; and what a reader of
-texts that is trained on the other images of the same file gets right (`nein.statistics.blind`)."""
+"""Baselines of a model's accuracy: the model with the text alone (a gray image) or with the image alone, and a reader
+of texts that is trained on the other images of the same file (`nein.statistics.blind`)."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ GAIN = "gain over text"
 #: The trained reader's share right; the score less that, paired; the score on the questions that it misses.
 READER = TEXT_READER, READER_GAIN, MISSED = "text reader", "gain over the reader", "where the reader misses"
 READ = (
-    "Text reader: it learned from the texts about the file's other pictures which option is right. Gain over "
-    "it: paired, in points. Where it misses: accuracy on the questions that it has wrong, n of them."
+    "Text reader: it learned from the texts about the file's other images which option is right. Gain over "
+    "it: paired, in points. Where it misses: accuracy on the n questions that it gets wrong."
 )
 #: A file with fewer questions trains no reader.
 FEWEST = 200
-SIDE, LEVEL = 224, 128
-#: Of the baselines on bars of accuracy, and what a caption says of them.
+SIDE, LEVEL = 224, 128  # pixels, gray level
+#: Marks of the baselines on bars of accuracy, and how a caption explains them.
 MARKS = {TEXT_ONLY: "D", PICTURE_ONLY: "o"}
-MARKED = "white marks: the same without the picture (diamond) and without the text (circle)"
+MARKED = "white marks: the same without the image (diamond) and without the text (circle)"
 
 
-def grey() -> np.ndarray:
-    """A picture that says nothing: (H, W, 3) uint8."""
+def make_gray() -> np.ndarray:
+    """(H, W, 3) uint8: an image that shows nothing."""
     return np.full((SIDE, SIDE, 3), LEVEL, np.uint8)
 
 
-def spread(blocks: Blocks, most: int) -> Blocks:
-    """As many of the blocks, evenly spread, as hold `most` records."""
+def spread_blocks(blocks: Blocks, most: int) -> Blocks:
+    """As many blocks, evenly spread over all, as hold `most` records."""
     numbers, count = blocks.numbers, -(-most // blocks.size)
     if len(numbers) <= count:
         return blocks
-    taken = {numbers[k * len(numbers) // count] for k in range(count)}
-    return replace(blocks, indices=[index for index in blocks.indices if index // blocks.size in taken])
+    chosen = {numbers[k * len(numbers) // count] for k in range(count)}
+    return replace(blocks, indices=[index for index in blocks.indices if index // blocks.size in chosen])
 
 
 class Question(NamedTuple):
-    """What a text reader learns from."""
+    """A question as a text reader sees it."""
 
     text: str  # "" where the options say it all
     options: tuple[str, ...]
@@ -74,21 +74,21 @@ def _read(questions: tuple[Question, ...]) -> Sequence[float]:
     return read_blindly(options, answers, scenes, texts).tolist()
 
 
-def figures(scores: ScoreTable, others: ScoreTable, **what: Any) -> Iterator[Figure]:
-    """Of baselines and reader, of which `others` has the rows, and what a model's scores are beside them."""
+def estimate_baselines(scores: ScoreTable, others: ScoreTable, **labels: Any) -> Iterator[Figure]:
+    """The estimates of baselines and reader, whose rows are in `others`, and a model's gains over them."""
     for name in (*BASELINES, TEXT_READER):
         if len(rows := others.where(metric=name)):
-            yield rows.figure(metric=name, **what)
+            yield rows.figure(metric=name, **labels)
             if name != PICTURE_ONLY:
-                yield _gain(scores, rows, metric=GAIN if name == TEXT_ONLY else READER_GAIN, **what)
+                yield _gain(scores, rows, metric=GAIN if name == TEXT_ONLY else READER_GAIN, **labels)
             if name == TEXT_READER:
                 missed = rows.frame.loc[rows.values < 1, "id"]
                 on_missed = ScoreTable(scores.frame[scores.frame["id"].isin(missed)])
-                yield on_missed.figure(metric=MISSED, **what)
+                yield on_missed.figure(metric=MISSED, **labels)
 
 
-def _gain(scores: ScoreTable, baseline: ScoreTable, **what: Any) -> Figure:
+def _gain(scores: ScoreTable, baseline: ScoreTable, **labels: Any) -> Figure:
     """The score less that of a baseline on the same questions, paired, in points."""
-    seen, unseen, clusters = scores.pair(baseline)
-    estimate = statistics.bounded_mean(seen - unseen, clusters, -1.0, 1.0)
-    return frames.figure(estimate, unit="points", unscored=len(baseline) - len(seen), **what)
+    values, base, clusters = scores.pair(baseline)  # (questions,) each
+    estimate = statistics.bounded_mean(values - base, clusters, -1.0, 1.0)
+    return frames.figure(estimate, unit="points", unscored=len(baseline) - len(values), **labels)

@@ -83,7 +83,7 @@ class EvalConfig(Evaluation, Seed, Blind):
         ]
 
     def check(self) -> None:
-        if self.answers_from and self.protocol != "fixed":
+        if self.answers_from and self.protocol == "paper":
             raise UserError(
                 "--answers-from has letters of --protocol fixed, which shuffles options; give that one."
             )

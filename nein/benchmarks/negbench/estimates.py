@@ -139,7 +139,7 @@ def _estimate_choices(table: ScoreTable) -> Figures:
         yield _subtract_means(*(end.scored for end in ends), unscored=unscored, metric="gap", type="all")
     for type_, members in types.items():
         others = table if type_ == "all" else table.where(type=type_)
-        yield from baselines.figures(members, others, type=type_)
+        yield from baselines.estimate_baselines(members, others, type=type_)
     chance = _map_entries(questions, "templates", lambda templates: 1 / len(templates)).mean()
     yield number(float(chance), unit="%", n=len(questions), metric="chance", type="all")
     # --- the templates of the chosen options, over questions whose options have several

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from nein.benchmarks.baselines import BASELINES, PICTURE_ONLY, TEXT_ONLY, grey, spread
+from nein.benchmarks.baselines import BASELINES, PICTURE_ONLY, TEXT_ONLY, make_gray, spread_blocks
 from nein.benchmarks.negbench import data as files
 from nein.benchmarks.negbench.config import EvalConfig
 from nein.datasets import harness
@@ -427,7 +427,7 @@ class Distinct:
                 fixed_half, plain = "", replace(question, groups=(), options=options)
             words = fixed_half, *sorted(_option(name, option) for option in question.options)
             standing[question.id] = by_words.setdefault(words, plain)
-        media = Drawn(lambda _: grey()) if name == TEXT_ONLY else task.media
+        media = Drawn(lambda _: make_gray()) if name == TEXT_ONLY else task.media
         return cls(name, replace(task, questions=tuple(by_words.values()), media=media), standing)
 
     def reorder(self, question: Question, representative: Question, values: Sequence[float]) -> list[float]:
@@ -442,7 +442,7 @@ class Distinct:
         """The blocks of the distinct questions for `questions`; `most` of them at most, evenly spread."""
         positions = {item.id: index for index, item in enumerate(self.task.questions)}
         indices = {positions[self.standing[item.id].id] for item in questions if item.id in self.standing}
-        return spread(Blocks(len(positions), size, sorted(indices)), most)
+        return spread_blocks(Blocks(len(positions), size, sorted(indices)), most)
 
 
 def _option(name: str, option: Option) -> str:

@@ -118,7 +118,7 @@ def _compare_with_baselines(rows: ScoreTable, others: ScoreTable) -> Iterator[Ro
         answers = rows.where(variant=variant)
         for category, members in split_by_category(others.where(variant=variant)):
             labels = {"task": "blind", "variant": variant, "category": category}
-            yield from baselines.figures(answers, members, **labels)
+            yield from baselines.estimate_baselines(answers, members, **labels)
 
 
 def compare_pairs(rows: ScoreTable, category: str) -> Iterator[Row]:

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from nein.benchmarks import runner
-from nein.benchmarks.baselines import PICTURE_ONLY, TEXT_ONLY, spread
+from nein.benchmarks.baselines import PICTURE_ONLY, TEXT_ONLY, spread_blocks
 from nein.benchmarks.negvqa import estimates, report, scores, sections
 from nein.benchmarks.negvqa.config import NegvqaConfig, ReportConfig
 from nein.benchmarks.negvqa.data import ANSWERS, BLIND, MATCHES, AnswersDir
@@ -155,7 +155,7 @@ class _Maker:
             askings = [Asking(variant, TEXT_ONLY) for variant in VARIANTS]
             if remedy not in remedies.IN_PAIRS:  # these ask both questions of a pair, or nothing
                 askings.append(Asking("", PICTURE_ONLY))
-            stages.append(ask(name=BLIND, blocks=spread(blocks, config.blind), askings=askings))
+            stages.append(ask(name=BLIND, blocks=spread_blocks(blocks, config.blind), askings=askings))
         return self._make_run(name, answerer.reference, identity, stages)
 
     def make_file_run(self, name: str, file: str) -> Run:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from nein.benchmarks.baselines import TEXT_ONLY, grey
+from nein.benchmarks.baselines import TEXT_ONLY, make_gray
 from nein.benchmarks.negvqa.data import ANSWERS, MATCHES, Answer, Match
 from nein.datasets.negvqa import VARIANTS, Item
 from nein.engine import images
@@ -114,7 +114,7 @@ class Questioning(Stage):
             askings = [asking for asking in self.askings if (asking.baseline == TEXT_ONLY) == is_text_only]
             if not askings:
                 continue
-            images = [grey() if is_text_only else image for _, image in readable]  # (H, W, 3) uint8
+            images = [make_gray() if is_text_only else image for _, image in readable]  # (H, W, 3) uint8
             prompts = [
                 [asking.question(item, wording, self.hides) for asking in askings] for item, _ in readable
             ]
