@@ -1,5 +1,8 @@
 """Encoders of transformers and of image metrics: CLIP and other two-tower models, DINO's ViT, clean-fid's
-Inception, LPIPS, sentence transformers."""
+Inception, LPIPS, sentence transformers.
+
+Axes: N images or sentences, S x S pixels, L tokens, T image tokens, D features.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from nein.metrics.preprocess import CleanResize, ResizeCrop, map_images, normali
 
 
 class TwoTowers(Described):
-    """A model with an encoder of pictures and one of sentences: see `metrics.dual`."""
+    """A model with an encoder of images and one of sentences: see `metrics.dual`."""
 
     model: Any
     batch_size: int
@@ -44,7 +47,7 @@ class TwoTowers(Described):
 
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
         """Sentences, cut at the model's limit -> (N, width) float32, not normalised."""
-        return joined(map(self.text_features, split_chunks(texts, self.batch_size)), self.width)
+        return join_features(map(self.text_features, split_chunks(texts, self.batch_size)), self.width)
 
 
 def _has_quick_gelu(model: Any) -> bool:
@@ -68,32 +71,32 @@ FULL_LENGTH = ("siglip", "siglip2")
 class HubTowers(TwoTowers):
     """A model of transformers, whose sentences a tokenizer reads."""
 
-    def read_by(self, tokenizer: Any) -> None:
+    def set_tokenizer(self, tokenizer: Any) -> None:
         self.tokenizer, config = loading.SharedTokenizer(tokenizer), self.model.config
         self.full = config.model_type in FULL_LENGTH
-        taken = {*inspect.signature(self.model.get_text_features).parameters}
-        self._names = taken - ({"attention_mask"} if self.full else set())
+        accepted = {*inspect.signature(self.model.get_text_features).parameters}
+        self._names = accepted - ({"attention_mask"} if self.full else set())
         self.limit = int(config.text_config.max_position_embeddings)
         self.measure()
 
     def overlong(self, texts: Sequence[str]) -> list[bool]:
-        """Of which sentences the model, which reads `limit` tokens, reads only the beginning."""
+        """(N,) whether a sentence is longer than the `limit` tokens that the model reads."""
         return [len(ids) > self.limit for ids in self.tokenizer(list(texts), verbose=False)["input_ids"]]
 
     def tokens(self, texts: Sequence[str], **changes: Any) -> dict[str, torch.Tensor]:
         """Ids, and what else the text tower takes, cut at the model's limit."""
         how = {"padding": "max_length" if self.full else True, "truncation": True, "max_length": self.limit}
         read = [text.lower() for text in texts] if self.full else list(texts)
-        tokens = self.tokenizer(read, return_tensors="pt", **{**how, **changes})
+        tokens = self.tokenizer(read, return_tensors="pt", **{**how, **changes})  # N L each
         return {key: tokens[key] for key in tokens if key in self._names}
 
     def text_features(self, texts: Sequence[str]) -> torch.Tensor:
         inputs = loading.move_inputs(self.model, self.tokens(texts))
-        return pooled(self.model.get_text_features(**inputs))
+        return take_features(self.model.get_text_features(**inputs))  # N L -> N D
 
 
 class PixelEncoder(Described):
-    """Features of pictures behind one of our transforms. batch_size: pictures per forward pass."""
+    """Features of images behind one of our transforms. batch_size: images per forward pass."""
 
     model: Any
     width: int
@@ -101,10 +104,10 @@ class PixelEncoder(Described):
     batch_size: int
 
     def encode(self, images: Images) -> np.ndarray:
-        """(H, W, 3) uint8 pictures -> (N, width) float32, not normalised."""
+        """N images, (H, W, 3) uint8 -> (N, width) float32, not normalised."""
         device, crops = next(self.model.parameters()).device, map_images(self.preprocess, images)
         parts = (torch.from_numpy(np.stack(part)).to(device) for part in split_chunks(crops, self.batch_size))
-        return joined(map(self.features, parts), self.width)  # N S S 3 -> N D
+        return join_features(map(self.features, parts), self.width)  # N S S 3 -> N D
 
     def features(self, pixels: torch.Tensor) -> torch.Tensor:
         """(N, S, S, 3), 0 to 255 -> (N, width)."""
@@ -123,11 +126,11 @@ class ClipEncoder(PixelEncoder, HubTowers):
         from transformers import AutoImageProcessor, AutoTokenizer
 
         self.model, self.source, self.batch_size = model, source, batch_size
-        size, *numbers = _published_numbers(
+        size, *numbers = _read_numbers(
             source.load_part(AutoImageProcessor), model.config.vision_config.image_size
         )
         self.preprocess = ResizeCrop(size, size, *numbers)
-        self.read_by(source.load_part(AutoTokenizer))
+        self.set_tokenizer(source.load_part(AutoTokenizer))
 
     def describe(self) -> Json:
         return {
@@ -138,22 +141,22 @@ class ClipEncoder(PixelEncoder, HubTowers):
 
     def features(self, pixels: torch.Tensor) -> torch.Tensor:
         x = normalize(pixels, self.preprocess.mean, self.preprocess.std).to(self.model.dtype)  # N 3 S S
-        return pooled(self.model.get_image_features(pixel_values=x))  # N D
+        return take_features(self.model.get_image_features(pixel_values=x))  # N D
 
 
-def pooled(features: Any) -> torch.Tensor:
-    """The feature tensor: transformers 5 wraps it in an object whose `pooler_output` is the projection."""
+def take_features(features: Any) -> torch.Tensor:
+    """The (N, D) features: transformers 5 wraps them in an object whose `pooler_output` is the projection."""
     return features if isinstance(features, torch.Tensor) else features.pooler_output
 
 
-def joined(features: Iterable[torch.Tensor], width: int) -> np.ndarray:
-    """Parts of (n, width), worked out here, as one (N, width) float32 on the CPU."""
+def join_features(features: Iterable[torch.Tensor], width: int) -> np.ndarray:
+    """Computes the parts, (n, width) each, and joins them to one (N, width) float32 on the CPU."""
     with loading.exact():
         parts = [torch.empty(0, width), *(part.to("cpu", torch.float32) for part in features)]
     return torch.cat(parts).numpy()
 
 
-def _published_numbers(processor: Any, fallback: int) -> tuple[int, Any, Any]:
+def _read_numbers(processor: Any, fallback: int) -> tuple[int, Any, Any]:
     """(size, mean, std) from a checkpoint's image processor, whichever way it spells the size."""
     size = getattr(processor, "crop_size", None) or getattr(processor, "size", None) or {}
     side = size if isinstance(size, int) else size.get("height", size.get("shortest_edge"))
@@ -161,7 +164,7 @@ def _published_numbers(processor: Any, fallback: int) -> tuple[int, Any, Any]:
 
 
 def load_clip(path_or_id: str, *, batch_size: int = 32, **how: Any) -> ClipEncoder:
-    """how: `device` and `dtype`, as of `loading.load_model`; of all loaders."""
+    """Load a CLIP; how: `device` and `dtype`, as `loading.load_model` takes them."""
     from transformers import CLIPModel
 
     model, source = loading.load_model(CLIPModel, path_or_id, "clip", **how)
@@ -169,13 +172,13 @@ def load_clip(path_or_id: str, *, batch_size: int = 32, **how: Any) -> ClipEncod
 
 
 class HubDual(HubTowers):
-    """Any other model than CLIP, behind its own image processor (PIL) and tokenizer."""
+    """Any other model than CLIP, behind its own image processor and tokenizer."""
 
     def __init__(
         self, model: Any, processor: Any, tokenizer: Any, source: loading.Source, batch_size: int = 32
     ) -> None:
         self.model, self.processor, self.source, self.batch_size = model, processor, source, batch_size
-        self.read_by(tokenizer)
+        self.set_tokenizer(tokenizer)
 
     def describe(self) -> Json:
         padding, case = ("max_length", ", lower case") if self.full else (True, "")
@@ -187,11 +190,12 @@ class HubDual(HubTowers):
 
     def encode(self, images: Images) -> np.ndarray:
         checked = [check_image(image) for image in images]
-        return joined(map(self._features, split_chunks(checked, self.batch_size)), self.width)
+        return join_features(map(self._features, split_chunks(checked, self.batch_size)), self.width)
 
     def _features(self, images: list[np.ndarray]) -> torch.Tensor:
         inputs = self.processor(images=images, return_tensors="pt", input_data_format="channels_last")
-        return pooled(self.model.get_image_features(**loading.move_inputs(self.model, inputs)))
+        inputs = loading.move_inputs(self.model, inputs)  # pixel_values: N 3 S S; of SigLIP 2 patches
+        return take_features(self.model.get_image_features(**inputs))  # N D
 
 
 def load_towers(path_or_id: str, *, batch_size: int = 32, **how: Any) -> TwoTowers:
@@ -206,7 +210,7 @@ def load_towers(path_or_id: str, *, batch_size: int = 32, **how: Any) -> TwoTowe
     if missing := [part for part in needed if not hasattr(model, part)]:
         raise MetricError(
             f"'{path_or_id}' is a '{model.config.model_type}' checkpoint, which has no {missing[0]}; "
-            "choose a two-tower model such as CLIP or SigLIP."
+            "give a two-tower model such as CLIP or SigLIP."
         )
     processor, tokenizer = (
         source.load_part(AutoImageProcessor, backend="pil"),
@@ -227,7 +231,7 @@ class ViTEncoder(PixelEncoder):
 
         self.kind, self.model, self.source, self.batch_size = kind, model, source, batch_size
         self.width, size = model.config.hidden_size, int(model.config.image_size)
-        _, self.mean, self.std = _published_numbers(source.load_part(AutoImageProcessor), 224)
+        _, self.mean, self.std = _read_numbers(source.load_part(AutoImageProcessor), 224)
         crop = ResizeCrop(round(size * 256 / 224), size, self.mean, self.std)
         self.preprocess = crop if kind == "dino" else CleanResize(size)
 
@@ -273,7 +277,7 @@ class InceptionEncoder(PixelEncoder):
         }
 
     def features(self, pixels: torch.Tensor) -> torch.Tensor:
-        return self.model(pixels.permute(0, 3, 1, 2).contiguous())  # N 3 299 299
+        return self.model(pixels.permute(0, 3, 1, 2).contiguous())  # N 3 299 299 -> N 2048
 
 
 def load_fid(
@@ -323,8 +327,8 @@ NETS = ("alex", "vgg", "squeeze")
 
 
 class LpipsNetwork(Described):
-    """An `lpips.LPIPS` module (arXiv:1801.03924) taken apart at its own seams; `distances` equals `module(a,
-    b)` on images in [-1, 1], but the trunk sees a shared target once."""
+    """An `lpips.LPIPS` module (arXiv:1801.03924), part by part; `distances` equals `module(a, b)` on images in
+    [-1, 1], but the trunk sees a shared target once."""
 
     def __init__(self, module: Any, source: loading.Source, batch_size: int = 16) -> None:
         self.module, self.source, self.batch_size = module, source, batch_size
@@ -341,7 +345,7 @@ class LpipsNetwork(Described):
         }
 
     def distances(self, images: Images, targets: Images) -> np.ndarray:
-        """Of every image to its target, of one size: (N,) float64, >= 0."""
+        """(N,) float64, >= 0, from every image to its target of the same size."""
         for image, target in zip(images, targets, strict=True):
             if image.shape != target.shape:
                 raise MetricError(f"LPIPS needs equal sizes, not {image.shape} and {target.shape}.")
@@ -352,12 +356,14 @@ class LpipsNetwork(Described):
             for chunk in group_by(rows, lambda row: images[row].shape, self.batch_size):
                 owned = list(dict.fromkeys(first[id(targets[row])] for row in chunk))
                 owners = [owned.index(first[id(targets[row])]) for row in chunk]
-                pixels = np.stack([*(targets[row] for row in owned), *(images[row] for row in chunk)])
-                result[chunk] = self._compared(torch.from_numpy(pixels), owners)
+                pixels = np.stack(
+                    [*(targets[row] for row in owned), *(images[row] for row in chunk)]
+                )  # N H W 3
+                result[chunk] = self._compare(torch.from_numpy(pixels), owners)
         return result
 
-    def _compared(self, pixels: torch.Tensor, owners: list[int]) -> np.ndarray:
-        """Distances of the last images, of which `owners` says which of the first is the target."""
+    def _compare(self, pixels: torch.Tensor, owners: list[int]) -> np.ndarray:
+        """(len(owners),) float64: distances of the last images to targets, which are the first, by `owners`."""
         import lpips
 
         count = len(pixels) - len(owners)  # of targets
@@ -366,9 +372,9 @@ class LpipsNetwork(Described):
         total: Any = 0
         for level, features in enumerate(self.module.net(x)):
             unit = lpips.normalize_tensor(features)  # N C h w, of length 1 along C
-            squared = (unit[count:] - unit[:count][owners]) ** 2
+            squared = (unit[count:] - unit[:count][owners]) ** 2  # (len(owners), C, h, w)
             weighted = self.module.lins[level](squared) if self.module.lpips else squared
-            total = total + weighted.sum(1).mean((1, 2)).double()
+            total = total + weighted.sum(1).mean((1, 2)).double()  # (len(owners),)
         return total.cpu().numpy()
 
 
@@ -444,7 +450,7 @@ class SentenceEncoder(Described):
         return {**loading.model_fields("sentence", self.model, self.source), "library": library}
 
     def encode(self, images: Images) -> np.ndarray:
-        """(H, W, 3) uint8 images -> (N, width) float32."""
+        """N images, (H, W, 3) uint8 -> (N, width) float32."""
         from PIL import Image
 
         return self._encode([Image.fromarray(check_image(image)) for image in images])

@@ -240,7 +240,7 @@ def load_dual(reference: str, *, device: str = "cpu", dtype: str = "float32", ba
 
         model = load_attribute(reference)
         mark = dual.fingerprint_of(model)
-        return dual.of(model, name=reference, fingerprint=mark, batch_size=batch_size)
+        return dual.make_dual(model, name=reference, fingerprint=mark, batch_size=batch_size)
     if prefix is None and Path(reference, "open_clip_config.json").is_file():
         prefix = "open_clip"
     load = pkgutil.resolve_name(DUALS[prefix] if prefix else "nein.metrics.encoders:load_towers")

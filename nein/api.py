@@ -167,7 +167,7 @@ def negbench(
         mark = getattr(thing, "fingerprint", None)
         if not isinstance(mark, str):  # `dual.of` hashes the weights of (model, processor)
             mark = "" if isinstance(thing, tuple) else dual.fingerprint_of(thing)
-        return dual.of(thing, name=name, batch_size=config.batch_size, fingerprint=mark)
+        return dual.make_dual(thing, name=name, batch_size=config.batch_size, fingerprint=mark)
 
     from nein.benchmarks.negbench.runs import NEGBENCH
     from nein.benchmarks.negbench.sections import SECTIONS

@@ -1,4 +1,4 @@
-"""Models with one encoder for pictures and one for sentences, into one space, and how features are compared,
+"""Models with one encoder for images and one for sentences, into one space, and how features are compared,
 in float64, so that the number of rows compared at once cannot decide between equal scores. A dual encoder has
 
     encode(images), encode_text(texts)  -> (N, width) float32, not normalised; sentences are cut at its limit
@@ -7,9 +7,9 @@ in float64, so that the number of rows compared at once cannot decide between eq
     quick_gelu    whether its networks compute with QuickGELU, as OpenAI's do, in place of GELU
     width, fingerprint, describe()
 
-One is an object with two encoders, a model of transformers or open_clip in memory (`of`), or a control that
-knows nothing: "random" and "random:SEED" give every input a direction of its own, "constant" one direction
-for everything, so that every score ties. `encoders` and `openclip` load others.
+One is an object with two encoders, a model of transformers or open_clip in memory (`make_dual`), or a
+control that knows nothing: "random" and "random:SEED" give every input a direction of its own, "constant"
+one direction for everything, so that every score ties. `encoders` and `openclip` load others.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def normalise(features: np.ndarray) -> np.ndarray:
     """Rows of length 1 as float64; a row of zeros stays one. (..., D) -> (..., D)."""
     x = np.asarray(features, dtype=np.float64)
     # The largest entry is taken out first: with it, scaling by a power of two changes no bit.
-    largest = np.max(np.abs(x), axis=-1, keepdims=True)
+    largest = np.max(np.abs(x), axis=-1, keepdims=True)  # (..., 1)
     x = x / np.where(largest == 0, 1.0, largest)
-    length = np.linalg.norm(x, axis=-1, keepdims=True)
+    length = np.linalg.norm(x, axis=-1, keepdims=True)  # (..., 1)
     return x / np.where(length == 0, 1.0, length)
 
 
@@ -116,46 +116,46 @@ class ObjectDual:
     def encode(self, images: Images) -> np.ndarray:
         from PIL import Image
 
-        return self._encoded("encode_image", [Image.fromarray(check_image(image)) for image in images])
+        return self._encode("encode_image", [Image.fromarray(check_image(image)) for image in images])
 
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
-        return self._encoded("encode_text", list(texts))
+        return self._encode("encode_text", list(texts))
 
-    def _encoded(self, what: str, inputs: list[Any]) -> np.ndarray:
+    def _encode(self, method: str, inputs: list[Any]) -> np.ndarray:
         """(N, width) float32 of N images or sentences. Raises MetricError for anything else."""
         parts = [np.empty((0, self.width), np.float32)] if self.width else []
         for part in split_chunks(inputs, self.batch_size):
             try:
                 with self._lock:
-                    output = getattr(self.model, what)(part)
+                    output = getattr(self.model, method)(part)
                 rows = np.asarray(output.detach().float().cpu() if hasattr(output, "detach") else output)
             except Exception as error:
                 if out_of_memory(error):
                     raise  # is about the machine, not about the inputs
-                raise MetricError(f"{self.name}.{what} raised {reason(error)}") from error
+                raise MetricError(f"{self.name}.{method} raised {reason(error)}") from error
             numbers = rows.ndim == 2 and len(rows) == len(part) and rows.dtype.kind in "fiu"
             if not numbers or not np.isfinite(rows).all():
                 raise MetricError(
-                    f"{self.name}.{what} gave {type(output).__name__} of shape {rows.shape} for {len(part)} "
-                    f"inputs; expected finite numbers of shape ({len(part)}, D)."
+                    f"{self.name}.{method} gave {type(output).__name__} of shape {rows.shape} for "
+                    f"{len(part)} inputs; expected finite numbers of shape ({len(part)}, D)."
                 )
             if self.width not in (0, rows.shape[1]):
-                raise MetricError(f"{self.name}.{what} gave vectors of another length than sentences have.")
-            parts.append(rows.astype(np.float32))
+                raise MetricError(f"{self.name}.{method} gave vectors of another length than sentences have.")
+            parts.append(rows.astype(np.float32))  # (part, D)
         return np.concatenate(parts)
 
 
 def fingerprint_of(model: Any) -> str:
-    """Of an object: its source text, and the weights of the torch modules that it is or holds."""
+    """A digest of an object's source text and of the weights of the torch modules that it is or holds."""
     import torch
 
-    held = {"": model, **getattr(model, "__dict__", {})}
-    states = {name: part.state_dict() for name, part in held.items() if isinstance(part, torch.nn.Module)}
+    members = {"": model, **getattr(model, "__dict__", {})}
+    states = {name: part.state_dict() for name, part in members.items() if isinstance(part, torch.nn.Module)}
     tensors = {f"{name}.{key}": tensor for name, state in states.items() for key, tensor in state.items()}
     return json_digest({"source": source_digest(model), "weights": tensor_digest(tensors)})
 
 
-def of(thing: Any, *, name: str, fingerprint: str, batch_size: int = 32) -> Any:
+def make_dual(thing: Any, *, name: str, fingerprint: str, batch_size: int = 32) -> Any:
     """A dual encoder from one, an object with `encode_image` and `encode_text`, (model, processor) of
     transformers, or (model, transform, tokenizer) of open_clip. Raises MetricError for anything else."""
     if all(hasattr(thing, part) for part in _PARTS):

@@ -24,7 +24,7 @@ from nein.loading.references import TEXTS, Need
 from nein.loading.weights import check_tokenizer
 from nein.metrics import loading
 from nein.metrics.base import MetricError, check_image, split_chunks
-from nein.metrics.encoders import TwoTowers, joined
+from nein.metrics.encoders import TwoTowers, join_features
 from nein.metrics.preprocess import map_images
 
 CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
@@ -37,7 +37,7 @@ ACTIVATIONS = {"gelu": False, "quickgelu": True}
 class OpenClipDual(TwoTowers):
     """A model of open_clip behind the library's own transform for it.
 
-    transform  A PIL picture -> (3, H, W) float32 tensor.
+    transform  A PIL image -> (3, S, S) float32 tensor.
     tokenizer  A list of sentences -> (N, L) int64 tensor.
     """
 
@@ -65,20 +65,20 @@ class OpenClipDual(TwoTowers):
         from PIL import Image
 
         checked = [check_image(image) for image in images]
-        inputs = map_images(lambda image: self.transform(Image.fromarray(image)), checked)
+        inputs = map_images(lambda image: self.transform(Image.fromarray(image)), checked)  # 3 S S each
         parts = (
             torch.stack(part).to(self.device, self.dtype) for part in split_chunks(inputs, self.batch_size)
         )
-        return joined(map(self.model.encode_image, parts), self.width)
+        return join_features(map(self.model.encode_image, parts), self.width)
 
     def overlong(self, texts: Sequence[str]) -> list[bool]:
-        """Of which sentences the model reads only the beginning: one place more would not be padding."""
+        """(N,) whether a sentence is longer than what the model reads: one place more is no padding."""
         length = self.tokenizer(["."]).shape[1]
         try:
             padding = self.tokenizer(["."], context_length=length + 1)[0, -1]
         except TypeError:  # a tokenizer of its own
             return [False] * len(texts)
-        more = self.tokenizer(list(texts), context_length=length + 1)[:, -1]
+        more = self.tokenizer(list(texts), context_length=length + 1)[:, -1]  # (N,) the last token
         return [bool(token != padding) for token in more]
 
     def text_features(self, texts: Sequence[str]) -> torch.Tensor:
@@ -89,8 +89,10 @@ def load(path_or_id: str, *, device: str, dtype: str, batch_size: int = 32) -> O
     choose("dtype", dtype, DTYPES)
     open_clip = _library()
     name, tag, activation = _parts(open_clip, path_or_id)
-    known = open_clip.get_pretrained_cfg(name, tag) if tag is not None and not Path(tag).is_file() else None
-    quick = ACTIVATIONS.get(activation, bool((known or {}).get("quick_gelu", False)))
+    published = (
+        open_clip.get_pretrained_cfg(name, tag) if tag is not None and not Path(tag).is_file() else None
+    )
+    quick = ACTIVATIONS.get(activation, bool((published or {}).get("quick_gelu", False)))
     precision = {"float32": "fp32", "float16": "pure_fp16", "bfloat16": "pure_bf16"}[dtype]
     with torch.random.fork_rng(devices=[]):
         try:

@@ -13,7 +13,7 @@ from nein.loading.digests import Json
 from nein.loading.errors import choose
 from nein.metrics import loading
 from nein.metrics.base import Described, Images, MetricError, Texts, split_chunks
-from nein.metrics.encoders import pooled
+from nein.metrics.encoders import take_features
 from nein.metrics.judges.base import Detection, check_batch
 
 PADS = ("library", "gray")
@@ -109,7 +109,7 @@ class Owlv2Detector(_Detector):
                 continue
             ids = torch.tensor([self.tokenizer(label)["input_ids"]], device=self.model.device)  # (1, tokens)
             self.check_length(label, ids)
-            embedding = pooled(self.model.owlv2.get_text_features(input_ids=ids))[0]
+            embedding = take_features(self.model.owlv2.get_text_features(input_ids=ids))[0]
             embedding = embedding / torch.linalg.norm(embedding, ord=2)
             # The model treats a query whose first token is 0 as padding.
             self._queries[label] = (embedding, bool(ids[0, 0] > 0))

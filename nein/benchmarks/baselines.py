@@ -1,5 +1,5 @@
-"""Baselines of a model's accuracy: the model with the text alone (a gray image) or with the image alone, and a reader
-of texts that is trained on the other images of the same file (`nein.statistics.blind`)."""
+"""Baselines of a model's accuracy: the model with the text alone (a gray image) or the image alone, and a
+reader of texts that is trained on the other images of the same file (`nein.statistics.blind`)."""
 
 from __future__ import annotations
 

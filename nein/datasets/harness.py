@@ -162,23 +162,23 @@ def read_answers(path: Path, questions: Iterable[Question]) -> dict[str, str]:
 
     Raises UserError for a file without answers, or where questions or the order of options are others.
     """
-    asked = _order(questions)
+    by_key = _order(questions)
     readers = {".xlsx": _read_table, ".tsv": _read_table, ".jsonl": _read_samples, ".json": _read_inspect}
     if path.suffix not in readers or not path.is_file():
         raise UserError(f"There is no log '{path}'; give a file that ends in {', '.join(LOGS)}.")
     try:
-        rows = [*readers[path.suffix](path, asked)]
+        rows = [*readers[path.suffix](path, by_key)]
     except (OSError, ValueError, KeyError, TypeError, IndexError, ImportError) as error:
         raise UserError(f"'{path}' cannot be read as a log: {message(error)}") from error
     if not rows:
         raise UserError(f"'{path}' has no answers.")
     same = "give --data, --tasks, --limit, --seed as in the command of the exported run."
     for key, right, _ in rows:
-        if key not in asked:
+        if key not in by_key:
             raise UserError(f"'{path}' has answers to other questions, such as '{key}'; {same}")
-        if right not in (None, asked[key].answer):
+        if right not in (None, by_key[key].answer):
             raise UserError(
-                f"'{path}' has {right} as the right answer to '{key}', here it is {asked[key].answer}; {same}"
+                f"'{path}' takes {right} as the right answer to '{key}', not {by_key[key].answer}; {same}"
             )
     return {key: text for key, _, text in rows}
 
@@ -187,7 +187,7 @@ def read_answers(path: Path, questions: Iterable[Question]) -> dict[str, str]:
 LogRows = Iterator[tuple[str, str | None, str]]
 
 
-def _read_table(path: Path, asked: Mapping[str, Question]) -> LogRows:
+def _read_table(path: Path, by_key: Mapping[str, Question]) -> LogRows:
     if path.suffix == ".xlsx":
         table = pd.read_excel(path, dtype=str, keep_default_na=False)
     else:
@@ -196,18 +196,18 @@ def _read_table(path: Path, asked: Mapping[str, Question]) -> LogRows:
     yield from zip(table["index"], right, table["prediction"], strict=True)
 
 
-def _read_samples(path: Path, asked: Mapping[str, Question]) -> LogRows:
-    keys = [*asked]
+def _read_samples(path: Path, by_key: Mapping[str, Question]) -> LogRows:
+    keys = [*by_key]
     for line in path.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         key = keys[row["doc_id"]]  # the log names a question by its place alone
-        if row["input"] != asked[key].prompt:
+        if row["input"] != by_key[key].prompt:
             raise ValueError(f"document {row['doc_id']} is not the question '{key}'")
         reply = row["filtered_resps"]
         yield key, row.get("target"), str(reply[0] if isinstance(reply, list) else reply)
 
 
-def _read_inspect(path: Path, asked: Mapping[str, Question]) -> LogRows:
+def _read_inspect(path: Path, by_key: Mapping[str, Question]) -> LogRows:
     for row in json.loads(path.read_text(encoding="utf-8"))["samples"]:
         if row["epoch"] == 1:
             yield row["metadata"]["key"], row.get("target"), str(row["output"].get("completion") or "")

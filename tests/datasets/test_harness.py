@@ -92,7 +92,7 @@ def test_a_log_gives_the_answers_back(kind, tmp_path):
     assert harness.read_answers(path, reversed(QUESTIONS)) == REPLIES
     for others, error in (
         ([dataclasses.replace(one, key=f"c{one.key}", text="Why?") for one in QUESTIONS], "question"),
-        ([dataclasses.replace(one, answer="A") for one in QUESTIONS], "has B as the right answer"),
+        ([dataclasses.replace(one, answer="A") for one in QUESTIONS], "takes B as the right answer"),
     ):
         with pytest.raises(UserError, match=error):
             harness.read_answers(path, others)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from nein.metrics import MetricError, load_dual
-from nein.metrics.dual import of
+from nein.metrics.dual import make_dual
 
 PICTURES = [np.full((32, 32, 3), value, np.uint8) for value in (10, 120, 250)]
 
@@ -19,12 +19,12 @@ class Colours:
 
 
 def test_an_object_with_two_encoders_is_a_model():
-    model = of(Colours(), name="colours", fingerprint="1", batch_size=2)
+    model = make_dual(Colours(), name="colours", fingerprint="1", batch_size=2)
     assert model.width == 3
     assert model.encode(PICTURES).dtype == np.float32
     assert model.encode(PICTURES)[:, 0].tolist() == [10, 120, 250]
     assert model.encode_text(["a cat"]).tolist() == [[5, 2, 1]]
-    assert of(model, name="again", fingerprint="2") is model
+    assert make_dual(model, name="again", fingerprint="2") is model
 
 
 def test_a_model_of_transformers_in_memory_gives_its_own_features():
@@ -37,7 +37,7 @@ def test_a_model_of_transformers_in_memory_gives_its_own_features():
         AutoImageProcessor.from_pretrained(folder, backend="pil"), AutoTokenizer.from_pretrained(folder)
     )
     model = CLIPModel.from_pretrained(folder, dtype=torch.float32)
-    memory = of((model, processor), name="mine", fingerprint="")
+    memory = make_dual((model, processor), name="mine", fingerprint="")
     named = load_dual("nano:clip")
     texts = ["a red circle", "no dog"]
     np.testing.assert_allclose(memory.encode_text(texts), named.encode_text(texts), rtol=1e-4, atol=1e-5)
@@ -52,7 +52,7 @@ def test_a_model_of_open_clip_in_memory_gives_its_own_features():
     model = open_clip.CLIP(embed_dim=16, vision_cfg=vision, text_cfg=text)
     transform = open_clip.image_transform(32, is_train=False)
     tokenizer = open_clip.SimpleTokenizer()
-    memory = of((model, transform, tokenizer), name="mine", fingerprint="")
+    memory = make_dual((model, transform, tokenizer), name="mine", fingerprint="")
     with torch.no_grad():
         expected = model.encode_text(tokenizer(["no dog"])).numpy()
     np.testing.assert_allclose(memory.encode_text(["no dog"]), expected, rtol=1e-4, atol=1e-5)
@@ -74,4 +74,4 @@ NO_FEATURES = r"for 3 inputs; expected finite numbers of shape \(3, D\)"
 def test_what_gives_no_features_is_one_sentence(encode, said):
     bad = SimpleNamespace(encode_image=encode, encode_text=Colours().encode_text)
     with pytest.raises(MetricError, match=said):
-        of(bad, name="bad", fingerprint="").encode(PICTURES)
+        make_dual(bad, name="bad", fingerprint="").encode(PICTURES)
