@@ -327,8 +327,8 @@ NETS = ("alex", "vgg", "squeeze")
 
 
 class LpipsNetwork(Described):
-    """An `lpips.LPIPS` module (arXiv:1801.03924), part by part; `distances` equals `module(a, b)` on images in
-    [-1, 1], but the trunk sees a shared target once."""
+    """An `lpips.LPIPS` module (arXiv:1801.03924), part by part; `distances` equals `module(a, b)` on images
+    in [-1, 1], but the trunk sees a shared target once."""
 
     def __init__(self, module: Any, source: loading.Source, batch_size: int = 16) -> None:
         self.module, self.source, self.batch_size = module, source, batch_size
@@ -363,7 +363,7 @@ class LpipsNetwork(Described):
         return result
 
     def _compare(self, pixels: torch.Tensor, owners: list[int]) -> np.ndarray:
-        """(len(owners),) float64: distances of the last images to targets, which are the first, by `owners`."""
+        """(len(owners),) float64: distances of the last images to the first, their targets, by `owners`."""
         import lpips
 
         count = len(pixels) - len(owners)  # of targets
