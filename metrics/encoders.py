@@ -356,9 +356,11 @@ class LpipsNetwork(Described):
             for chunk in group_by(rows, lambda row: images[row].shape, self.batch_size):
                 owned = list(dict.fromkeys(first[id(targets[row])] for row in chunk))
                 owners = [owned.index(first[id(targets[row])]) for row in chunk]
-                pixels = np.stack(
-                    [*(targets[row] for row in owned), *(images[row] for row in chunk)]
-                )  # N H W 3
+                stacked = [
+                    *(targets[row] for row in owned),
+                    *(images[row] for row in chunk),
+                ]  # (H, W, 3) each
+                pixels = np.stack(stacked)
                 result[chunk] = self._compare(torch.from_numpy(pixels), owners)
         return result
 
@@ -475,12 +477,12 @@ def load_sentences(path_or_id: str, *, device: str, dtype: str, batch_size: int 
         raise MetricError(
             "Sentence transformers need one more package: pip install -e '.[analysis]'."
         ) from None
-    given = parse_reference(path_or_id.removeprefix("sentence:"))
-    name, local = given.name, Path(given.name).is_dir()
+    reference = parse_reference(path_or_id.removeprefix("sentence:"))
+    name, local = reference.name, Path(reference.name).is_dir()
     how: dict[str, Any] = {"use_safetensors": True, "dtype": dtype}
     try:
         with loading.hide_progress(local):
-            model = SentenceTransformer(name, device=device, revision=given.revision, model_kwargs=how)
+            model = SentenceTransformer(name, device=device, revision=reference.revision, model_kwargs=how)
     except loading.UNREADABLE as error:
         why = f"({first_line(error)}); give a folder or a hub id"
         raise MetricError(f"Cannot load a sentence transformer from '{name}' {why}.") from error
@@ -488,5 +490,5 @@ def load_sentences(path_or_id: str, *, device: str, dtype: str, batch_size: int 
         first: Any = model[0]
         check_tokenizer(model.tokenizer, first.auto_model.config, name)
     model.eval()
-    source = (None, folder_digest(Path(name))) if local else (given.revision, name)
+    source = (None, folder_digest(Path(name))) if local else (reference.revision, name)
     return SentenceEncoder(model, loading.Source(path_or_id, *source), batch_size)

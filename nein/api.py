@@ -165,7 +165,7 @@ def negbench(
 
     def make(name: str, thing: Any, device: str) -> Any:
         mark = getattr(thing, "fingerprint", None)
-        if not isinstance(mark, str):  # `dual.of` hashes the weights of (model, processor)
+        if not isinstance(mark, str):  # `dual.make_dual` hashes the weights of (model, processor)
             mark = "" if isinstance(thing, tuple) else dual.fingerprint_of(thing)
         return dual.make_dual(thing, name=name, batch_size=config.batch_size, fingerprint=mark)
 

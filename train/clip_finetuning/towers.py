@@ -23,7 +23,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from nein import metrics
 from nein.loading.errors import UserError
 from nein.metrics.dual.openclip import CONFIG, WEIGHTS, OpenClipDual, save_tokenizer
-from nein.metrics.encoders import ClipEncoder, HubDual, pooled
+from nein.metrics.encoders import ClipEncoder, HubDual, take_features
 from nein.metrics.preprocess import map_images, normalize
 from nein.models import references
 from nein.nano.scenes import is_nano
@@ -110,13 +110,13 @@ class Tower(nn.Module):
             return inputs["features"]
         if isinstance(self.dual, OpenClipDual):
             return self.model.encode_image(inputs["image"])
-        return pooled(self.model.get_image_features(**inputs))
+        return take_features(self.model.get_image_features(**inputs))
 
     def text(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Text features (B, D), not normalized."""
         if isinstance(self.dual, OpenClipDual):
             return self.model.encode_text(inputs["text"])
-        return pooled(self.model.get_text_features(**inputs))
+        return take_features(self.model.get_text_features(**inputs))
 
     def forward(
         self,
