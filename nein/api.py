@@ -313,8 +313,6 @@ class Result:
 
 
 class EditingResult(Result):
-    """The result of `evaluate`."""
-
     @property
     def models(self) -> tuple[str, ...]:
         """The names of the editors: "ip2p" of "ip2p/negative"."""

@@ -143,7 +143,6 @@ def choose(need: Need, files: Sequence[str]) -> list[str]:
 
 
 def _download_address(need: Need) -> None:
-    """Downloads a file to torch's cache."""
     import torch
 
     file = Path(torch.hub.get_dir(), "checkpoints", need.reference.rpartition("/")[2])

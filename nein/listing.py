@@ -34,8 +34,6 @@ SHIPPED, OURS = "ships with nein", "Apache-2.0"
 
 @dataclass(kw_only=True)
 class ListConfig(Options):
-    """The kind of a list."""
-
     kind: Literal["editors", "metrics", "judges", "models", "data", "benchmarks"] = argument(
         "KIND", "editors, metrics, judges, models, data or benchmarks"
     )
@@ -59,7 +57,6 @@ class Entry:
     lacking: str = ""
 
     def row(self) -> tuple[str, ...]:
-        """The cells of `HEAD`."""
         availability = self.lacking or ("yes" if all(map(is_here, self.needs)) else "no")
         origin = self.origin if len(self.origin) <= WIDTH else f"{self.origin[: WIDTH - 3]}..."
         return (self.name, self.what, origin, self.licence, availability)
@@ -200,7 +197,6 @@ def _make_entry(name: str, about: str, needs: tuple[Need, ...], obstacle: str = 
 
 
 def _licence(need: Need) -> str:
-    """The license in the card of a repository in the hub's cache."""
     from huggingface_hub import metadata_load
 
     folder = find_cached_folder(need.reference, need.revision, need.kind)
@@ -210,7 +206,6 @@ def _licence(need: Need) -> str:
 
 
 def _presets(kind: Any) -> Iterator[tuple[str, Any]]:
-    """(preset, its options) of a command."""
     for preset in kind.preset_names:
         yield preset, options.read(kind, [f"--preset={preset}"], to_fetch=True)[0]
 

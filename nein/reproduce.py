@@ -88,8 +88,6 @@ TABLES = {
 
 @dataclass(kw_only=True)
 class ReproduceConfig(Limit, OnDevice):
-    """The table, and the number of samples."""
-
     epilog = (
         "Downloads happen at first use, or before: nein fetch reproduce TABLE. --run.OPTION VALUE is any "
         "option of the benchmark's command. Tables of trainings (NegBench's over alpha) are not included: "
@@ -161,7 +159,6 @@ def agreement(printed: PaperEstimate, ours: Mapping[str, Any], preset: str, samp
 
 
 def run(config: ReproduceConfig) -> str | None:
-    """Measures, writes the file, and returns the table."""
     from nein.benchmarks.runner import FIGURES_CSV
     from nein.config.groups import start
     from nein.engine import atomic

@@ -40,8 +40,6 @@ class Command:
 
 @dataclass(kw_only=True)
 class Preset(Options):
-    """The values of a published setting, or of the miniature world."""
-
     preset: Literal["nano", "paper"] = option("nano", "defaults: configs/<presets>PRESET.yaml", "Main")
 
 
@@ -77,36 +75,26 @@ class Blind(Options):
 
 @dataclass(kw_only=True)
 class TrackerOptions(Options):
-    """Other programs that show the estimates."""
-
     trackers: Names = option([], "tensorboard, wandb, trackio, ... or none", "Logging")
 
 
 @dataclass(kw_only=True)
 class Seed(Options):
-    """The seed of every random draw."""
-
     seed: NonNegativeInt = option(0, "random seed", "Method")
 
 
 @dataclass(kw_only=True)
 class Sampler(Options):
-    """Settings of editors."""
-
     editor_options: Json = option({}, "--editor-options.steps 20, .guidance_scale, .offload, .ema", "Editor")
 
 
 @dataclass(kw_only=True)
 class OnDevice(Options):
-    """The device of the models."""
-
     device: Device = option("auto", "auto, cpu, cuda, cuda:1, mps", "Main")
 
 
 @dataclass(kw_only=True)
 class Threads(Options):
-    """The share of a busy machine."""
-
     threads: PositiveInt | None = option(None, "PyTorch threads (default on a CPU: one per core)", "Machine")
 
 
@@ -119,8 +107,6 @@ class Batches(Threads):
 
 @dataclass(kw_only=True)
 class DtypeOptions(Options):
-    """The dtype of the models."""
-
     dtype: Dtype = option("float32", "dtype of the models", "Machine")
 
 
@@ -135,15 +121,11 @@ class Endpoint:
 
 @dataclass(kw_only=True)
 class Sending(Options):
-    """A command that may ask models behind an address."""
-
     endpoint: Endpoint = field(default_factory=Endpoint)
 
 
 @dataclass(kw_only=True)
 class Budget(Sending):
-    """The cost limit of models behind an address."""
-
     budget: PositiveFloat | None = option(
         None, "stop at this many dollars of endpoints, summed over commands in OUT", "Machine"
     )
@@ -182,8 +164,6 @@ class RuntimeOptions(DtypeOptions, OnDevice, Batches, Budget):
 
 @dataclass(kw_only=True)
 class Evaluation(Preset, Limit, RuntimeOptions, Output, TrackerOptions):
-    """Options of every evaluation."""
-
     protocol: Literal["paper", "fixed"] = option(
         "fixed", "paper: as in the released code; fixed: corrected", "Method"
     )
@@ -220,15 +200,11 @@ def start(options: Any) -> run.Executor:
 
 @dataclass(kw_only=True)
 class Runs(Options):
-    """The runs to read."""
-
     runs: Paths = argument("RUN", "result folders, or single runs in them")
 
 
 @dataclass(kw_only=True)
 class Page(Options):
-    """The files of a report."""
-
     formats: Names = option(
         list(FORMATS), f"parts of the report: {', '.join(FORMATS)}", "Output", among=FORMATS, what="format"
     )

@@ -80,7 +80,6 @@ class Options:
 
     @classmethod
     def parse(cls: type[Given], argv: Sequence[str]) -> Given:
-        """The checked options of a command line, as `read` gives them."""
         return read(cls, argv)[0]
 
     @classmethod
@@ -236,7 +235,6 @@ def _build(cls: type[Given], values: Mapping[str, Any], prog: str = "nein", to_f
 
 
 def _complaint(cls: type[Options], error: pydantic.ValidationError, prog: str) -> UserError:
-    """The first of pydantic's errors as a sentence."""
     first = error.errors(include_url=False)[0]
     key, value = ".".join(map(str, first["loc"])), first["input"]
     cause, every = first.get("ctx", {}).get("error"), flat(cls)
@@ -402,7 +400,6 @@ def _read_yaml(file: Path) -> Json:
 
 
 def _to_plain(value: Any) -> Any:
-    """Paths as text, nested dataclasses as mappings."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = dataclasses.asdict(value)
     if isinstance(value, dict):

@@ -142,7 +142,6 @@ class BlockStore:
 
 
 def _address(space: str, key: str) -> bytes:
-    """16 bytes of SHA-256."""
     return hashlib.sha256(json.dumps([space, key]).encode()).digest()[:16]
 
 
@@ -179,7 +178,6 @@ class FeatureCache:
             return {}
 
     def put(self, space: str, scope: str, entries: Mapping[str, np.ndarray]) -> None:
-        """Replaces the entries of a block."""
         import numpy as np
         import safetensors.numpy
 

@@ -193,7 +193,6 @@ def read_csv(path: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, st
 
 
 def read_text_lines(path: Path) -> list[str]:
-    """The lines of a text file. Raises UserError."""
     with readable(path):
         return path.read_text(encoding="utf-8-sig").splitlines()
 

@@ -94,11 +94,9 @@ class Blocks:
 
     @property
     def units(self) -> Blocks:
-        """The same records in blocks of a unit."""
         return Blocks(self.count, self.unit or self.size, self.indices)
 
     def count_selected(self, number: int) -> int:
-        """The number of selected records of a block."""
         first, end = (bisect.bisect_left(self.indices, part * self.size) for part in (number, number + 1))
         return end - first
 
@@ -304,7 +302,6 @@ class Folder:
         return sums
 
     def notes(self) -> dict[str, Row]:
-        """Name of a worker -> its note."""
         paths = sorted((self.path / "notes").glob("[!.]*.json"))
         return {path.stem: atomic.read_json(path, _NOTE) for path in paths}
 

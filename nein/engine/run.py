@@ -297,7 +297,6 @@ class Executor:
         return self._thing
 
     def _release(self) -> None:
-        """Frees the memory of the current model."""
         self._note_usage()
         self._model = self._thing = None
         if self.device == "cpu" and 0 < machine.peak_memory().get("host", 0) < SMALL:
@@ -308,7 +307,6 @@ class Executor:
             torch.cuda.empty_cache()
 
     def _stop(self) -> None:
-        """Ends waiting for answers."""
         getattr(self._thing, "stop", lambda: None)()
 
     def _note_usage(self) -> None:
@@ -340,6 +338,5 @@ def is_at_work(path: Path) -> bool:
 
 
 def _is_done(step: Step) -> bool:
-    """Whether all selected blocks exist."""
     numbers = step.stage.blocks.numbers
     return all(step.folder.list_blocks(output).issuperset(numbers) for output in step.stage.outputs)

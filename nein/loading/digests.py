@@ -27,14 +27,12 @@ _LARGE = 1 << 24  # bytes; `quick_digest` takes size and time of change of large
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """The dtype of one of `DTYPES`. Raises UserError."""
     import torch
 
     return getattr(torch, choose("dtype", name, DTYPES))
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 of a file, hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):

@@ -60,7 +60,6 @@ def match_name(noun: str, name: str, allowed: Iterable[str]) -> str:
 
 
 def plain(name: str) -> str:
-    """Letters and digits of a name, in lower case."""
     return "".join(filter(str.isalnum, name.casefold()))
 
 

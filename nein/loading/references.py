@@ -48,7 +48,6 @@ class Reference(NamedTuple):
 
     @property
     def is_code(self) -> bool:
-        """Whether it names an object of Python."""
         return self.kind in ("plugin", "attribute")
 
     @property

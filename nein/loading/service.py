@@ -200,7 +200,6 @@ class Service:
             return dict(self._usage)
 
     def count(self, **numbers: int) -> None:
-        """Adds to `usage`."""
         with self._counting:
             self._usage.update({name: n for name, n in numbers.items() if n})
 
@@ -241,7 +240,6 @@ class Service:
             raise self._refusal(error) from None
 
     def _refusal(self, error: Any) -> NoAnswer:
-        """The server's refusal, in its own words."""
         status, reply = error.status_code, error.response.text
         if status < 400:
             target = hide_credentials(error.response.headers.get("location", ""))
@@ -267,7 +265,6 @@ class Service:
 
 
 def png(image: Any) -> bytes:
-    """The PNG of an image, (H, W, 3) uint8."""
     from PIL import Image
 
     buffer = io.BytesIO()

@@ -26,8 +26,6 @@ UNET, EMA = "model.diffusion_model.", "model_ema."
 
 @dataclass(kw_only=True)
 class ConvertConfig(Options):
-    """The checkpoint and the new folder."""
-
     epilog = "Then: nein eval --editor FOLDER, or --editor magicbrush=FOLDER for that editor's settings."
 
     source: Path = argument("IN", "checkpoint that you trust: .ckpt, .pt, .safetensors")
@@ -42,7 +40,6 @@ class ConvertConfig(Options):
 
 
 def run(options: ConvertConfig) -> None:
-    """The command. Raises UserError or EditorError."""
     convert(options.source, options.folder, ema=options.ema, config=options.base)
 
 

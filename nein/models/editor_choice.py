@@ -251,7 +251,6 @@ class ExternalEdits:
     plain: bool = False
 
     def check_samples(self, samples: Sequence[Sample]) -> None:
-        """Raises UserError where no image belongs to any sample."""
         if not self.files.keys() & {sample.id for sample in samples}:
             raise UserError(
                 f"No image of '{self.name}' is named after a sample; images: {shortlist(self.files, 2)}, "

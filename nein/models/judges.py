@@ -48,7 +48,6 @@ class JudgeOptions:
     threshold: float = 0.1  #: score above which a detector has seen it, 0 to 1
 
     def decisive(self, kind: str) -> Json:
-        """The settings that affect answers of this kind of judge."""
         return {"article": self.article} if kind == "vqa" else {"threshold": self.threshold}
 
 
@@ -76,7 +75,6 @@ def ask(kind: str, judge: Any, images: Images, words: Words, how: JudgeOptions) 
 
 
 def make_unanswered(reason: str) -> Verdict:
-    """The verdict in place of a missing answer."""
     return {**dict.fromkeys(VERDICTS), "score": None, "reply": {"error": reason}}
 
 

@@ -68,7 +68,6 @@ def rewriter_needs(reference: str) -> list[Need]:
 
 
 def data_needs(source: str | None) -> list[Need]:
-    """Needs of `--data`."""
     reference = hub.reference(source or "")
     if reference is None or is_local(reference.name):
         return []

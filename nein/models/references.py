@@ -117,7 +117,6 @@ def identity(reference: str) -> str:
 
 
 def place(reference: str) -> str:
-    """The place of the model: see `nein.engine.stages.Model`."""
     return "remote" if is_served(split_label(reference)[1]) else "device"
 
 

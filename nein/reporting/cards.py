@@ -190,7 +190,6 @@ def make_thumbnail(picture: np.ndarray, side: int, quality: int = 75) -> Thumbna
 
 
 def read_thumbnail(path: Path, side: int) -> Thumbnail:
-    """The thumbnail of a file."""
     try:
         return _uri(images.thumbnail_of(path, side))
     except images.ImageError as error:

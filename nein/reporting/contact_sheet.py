@@ -29,8 +29,6 @@ _UNDATED = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}
 
 @dataclass(frozen=True)
 class Badge:
-    """A short verdict on a coloured ground."""
-
     text: str
     color: str
 
@@ -137,7 +135,6 @@ class _Sheet:
         self.axes.add_patch(FancyBboxPatch((left, top), width, height, **look))
 
     def mark(self, left: float, top: float, width: float, height: float) -> None:
-        """Draws a highlight below everything else."""
         look = {"boxstyle": "round,pad=0,rounding_size=6", "facecolor": MARKED, "zorder": -1}
         self.box(left, top, width, height, **look)
 

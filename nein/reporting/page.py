@@ -243,7 +243,6 @@ def store(page: Path, chunks: Iterable[bytes], budget: int) -> list[Markup]:
 
 
 def chunk_folder(page: Path) -> Path:
-    """The folder of a page's chunks."""
     return page.with_name(f"{page.stem}-data")
 
 

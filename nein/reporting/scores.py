@@ -76,7 +76,6 @@ class ScoreTable:
         return ScoreTable(self.frame[chosen])
 
     def names(self, column: str) -> list[Any]:
-        """The entries of a column, in order of first appearance."""
         return self.frame[column].dropna().unique().tolist()
 
     def groups(self, *names: str) -> Iterator[tuple[tuple[Any, ...], ScoreTable]]:
@@ -126,7 +125,6 @@ class ScoreTable:
         return frames.figure(estimate, unit=unit, unscored=reasons.total(), **labels)
 
     def figures(self, **labels: Any) -> pd.DataFrame:
-        """An estimate of every metric and variant."""
         groups = self.groups("metric", "variant")
         return frames.frame(part.figure(**labels, metric=key[0], variant=key[1]) for key, part in groups)
 

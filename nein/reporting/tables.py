@@ -241,7 +241,6 @@ class Sheet:
 
 
 def sheets(tables: Iterable[Table], figures: pd.DataFrame) -> list[Sheet]:
-    """The sheets of the tables, without empty ones."""
     return [sheet for table in tables if (sheet := table.sheet(figures)).rows]
 
 
@@ -308,7 +307,6 @@ def latex_text(text: str) -> str:
 
 
 def markdown_cell(text: str) -> str:
-    """Text without markup, for one cell."""
     text = _one_line(text).replace("\\", "\\\\").replace("|", "\\|")
     return text.replace("<", "&lt;").replace("](", "]\\(")
 

@@ -34,7 +34,6 @@ class Rates:
 
     @property
     def youden(self) -> Estimate | None:
-        """sensitivity + specificity - 1."""
         if self.sensitivity is None or self.specificity is None:
             return None
         return propagate(lambda se, sp: se + sp - 1, self.sensitivity, self.specificity)

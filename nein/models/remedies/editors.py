@@ -111,7 +111,6 @@ class WithRemedy(editors.Editor):
         return json_digest({"editor": self._editor.fingerprint, "mended": self._facts})
 
     def usage(self) -> Json:
-        """The usage of endpoints of the editor and the helper so far."""
         used: list[Json] = [getattr(model, "usage", dict)() for model in (self._editor, self._helper)]
         return add_usage(*used)
 

@@ -36,7 +36,6 @@ def parse(arm: str) -> tuple[str, float]:
 
 
 def add_remedy(model: Any, arm: str) -> _Around:
-    """The model with the remedy. Raises UserError."""
     name, number = parse(arm)
     return Decomposed(model, number) if name == "decompose" else Capped(model, number)
 
