@@ -172,7 +172,7 @@ def _item(row: Row, names: Mapping[str, str], letters: Sequence[str], folder: Pa
     row = {key: row.get(names[key]) for key in (*FIELDS, *letters)}
     if absent := [key for key in (*FIELDS, "A", "B") if row[key] in (None, "")]:
         raise ValueError(f"without {', '.join(absent)}")
-    texts = [row[letter] for letter in letters if row[letter] not in (None, "")]
+    texts = [row[letter] for letter in letters if row[letter] not in (None, "")]  # options A, B, ...
     questions = {variant: row[f"{variant}_question"] for variant in VARIANTS}
     if any(isinstance(text, (list, dict, bool)) for text in (*texts, *questions.values())):
         raise ValueError("whose questions or options are no texts")

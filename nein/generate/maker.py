@@ -125,7 +125,7 @@ class ShardStage(Stage):
 
 def make(kind: Callable[[Any], Maker], config: Any, executor: Executor) -> str | None:
     """Runs the remaining stages; returns the summary of a finished data set, else None. Raises UserError."""
-    maker = kind(config)
+    maker = kind(config)  # reads lists, loads no model
     steps = maker.steps(executor.device)
     with executor.lock([maker.folder]):
         if executor.is_main:

@@ -151,8 +151,8 @@ def _ensure_drawn(count: int) -> Path:
             if not (draft / name).exists():  # up to four questions are about one scene
                 images.write_png(draft / name, render(scene))
             rng = rng_for(SPLIT, number, "choices")
-            options = [question.right, question.wrong]
-            spare = sorted(_wrong(scene, question) - set(options))
+            options = [question.right, question.wrong]  # and up to two further wrong ones
+            spare = sorted(_wrong(scene, question) - set(options))  # sorted: a set's order is random
             options += rng.sample(spare, min(2, len(spare)))
             rng.shuffle(options)
             facts = {"index": str(number), "image": name, "category": question.kind}
@@ -379,8 +379,8 @@ def balance_letters(items: Sequence[Choice], seed: int) -> list[str]:
         subsets[item.subset].append(item.id)
     drawn: dict[str, str] = {}
     for subset, names in subsets.items():
-        first = sample_seed(seed, f"letters/{subset}") >> 62
-        names.sort(key=lambda name: sample_seed(seed, f"letter/{name}"))
+        first = sample_seed(seed, f"letters/{subset}") >> 62  # its parity: the letter of the first item
+        names.sort(key=lambda name: sample_seed(seed, f"letter/{name}"))  # random, whatever the file's order
         drawn |= {name: "AB"[(rank + first) % 2] for rank, name in enumerate(names)}
     return [drawn[item.id] for item in items]
 
@@ -393,7 +393,7 @@ def draw_as_notebook(items: Sequence[Choice], seed: int) -> tuple[dict[str, str]
     for item in items:
         others = [text for number, text in enumerate(item.options) if number != item.right]
         [wrong[item.id]] = rng.sample(others, 1)
-        order = [0, 1]
+        order = [0, 1]  # of the right and the wrong option
         rng.shuffle(order)
         drawn.append("AB"[order.index(0)])
     return wrong, drawn

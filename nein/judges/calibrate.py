@@ -100,7 +100,7 @@ def instances(annotations: coco.Annotations, seed: int) -> list[Case]:
     cases = []
     for image in annotations.images:
         rng, present = random.Random(f"{seed}/instances/{image.stem}"), sorted(image.categories)
-        others = sorted({*annotations.categories} - image.categories)
+        others = sorted({*annotations.categories} - image.categories)  # absent
         absent = rng.sample(others, min(len(others), max(1, len(present))))
         words = tuple(Word(name, name in present, OBJECT) for name in (*present, *absent))
         decode = partial(images.decode, image.path)
@@ -119,7 +119,7 @@ def paste_cases(annotations: coco.Annotations, seed: int) -> list[Case]:
             if thing.box is None or thing.category in image.categories or donor.stem == image.stem:
                 continue
             width, height = images.probe(donor.path)
-            area = thing.box[2] * thing.box[3] / (width * height)
+            area = thing.box[2] * thing.box[3] / (width * height)  # fraction of the image
             if not PASTED_AREA[0] <= area <= PASTED_AREA[1] or min(thing.box[2:]) < 4:
                 continue
             place, before = (rng.random(), rng.random()), partial(images.decode, image.path)
@@ -144,10 +144,10 @@ def paste(
     x, y, width, height = thing.box or (0, 0, *donor.size)
     corners = max(0, int(x)), max(0, int(y)), int(np.ceil(x + width)), int(np.ceil(y + height))
     corners = (*corners[:2], min(donor.width, corners[2]), min(donor.height, corners[3]))
-    part, mask = donor.crop(corners), Image.new("L", donor.size, 0 if thing.polygons else 255)
+    part, mask = donor.crop(corners), Image.new("L", donor.size, 0 if thing.polygons else 255)  # 255: pasted
     for polygon in thing.polygons:
         ImageDraw.Draw(mask).polygon([float(value) for value in polygon], fill=255)
-    factor = min(1.0, canvas.width / 2 / part.width, canvas.height / 2 / part.height)
+    factor = min(1.0, canvas.width / 2 / part.width, canvas.height / 2 / part.height)  # never enlarged
     size = (max(1, round(part.width * factor)), max(1, round(part.height * factor)))
     corner = round(place[0] * (canvas.width - size[0])), round(place[1] * (canvas.height - size[1]))
     canvas.paste(part.resize(size), corner, mask.crop(corners).resize(size))
@@ -174,7 +174,7 @@ def controls(cases: Sequence[Case], kind: str) -> list[Case]:
     changed = []
     for index, case in enumerate(chosen):
         black, mirrored = (partial(_change, case.decode, change) for change in (np.zeros_like, np.fliplr))
-        gone = tuple(replace(word, present=False) for word in case.present)
+        gone = tuple(replace(word, present=False) for word in case.present)  # in a black or another image
         changed.append(replace(case, control="black", decode=black, words=gone))
         changed.append(replace(case, control="mirrored", decode=mirrored))
         names = {word.word for word in case.present}
@@ -232,7 +232,7 @@ class Asking:
     def _ask(self, batch: Sequence[tuple[str, Case]]) -> dict[str, dict[str, list[Row]]]:
         """Key -> the rows of its case."""
         cases = [case for _, case in batch]
-        arrays = [case.decode() for case in cases]
+        arrays = [case.decode() for case in cases]  # each (H, W, 3) uint8
         answers = judges.ask(self.kind, self.judge, arrays, [case.words for case in cases], self.how)
         results = {}
         for (key, case), row in zip(batch, answers, strict=True):

@@ -71,7 +71,7 @@ def run(options: CheckConfig) -> int:
 
 def scene(seed: int, size: tuple[int, int]) -> np.ndarray:
     """A drawn image, cut or repeated to (width, height): (height, width, 3) uint8."""
-    tile = np.asarray(render(source_scene("dev", seed)))
+    tile = np.asarray(render(source_scene("dev", seed)))  # (64, 64, 3) uint8
     rows, columns = np.arange(size[1]) % tile.shape[0], np.arange(size[0]) % tile.shape[1]
     return np.ascontiguousarray(tile[rows][:, columns])
 
@@ -190,7 +190,7 @@ class EditorChecks(Checks):
 
     def refuse(self) -> str:
         first, last = self.inputs[0], self.inputs[-1]
-        gray, floats = np.zeros((32, 32), np.uint8), np.zeros((32, 32, 3), np.float32)
+        gray, floats = np.zeros((32, 32), np.uint8), np.zeros((32, 32, 3), np.float32)  # both refused
         bad = [replace(first, image=gray), replace(first, image=floats), replace(first, instruction="")]
         before, *refused, after = self.answer([first, *bad, last])
         if len(refused) != 3 or any(result.image is not None or not result.error for result in refused):
@@ -234,7 +234,7 @@ class JudgeChecks(Checks):
         return f"{clear} of {len(answers)} answers begin with yes or no"
 
     def measure(self, first: list[Any], second: list[Any]) -> float:
-        distances = [0.0]
+        distances = [0.0]  # of soft scores
         for a, b in zip(first, second, strict=True):
             if getattr(a, "text", None) != getattr(b, "text", None):
                 raise Failed(f"{a.text!r} one time and {b.text!r} the other")

@@ -89,7 +89,7 @@ def _write(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> str:
         views = {"before": before, "after": after}
         pictures = [(name, cards.make_thumbnail(view, SIDE, QUALITY)) for name, view in views.items()]
         entries[key] = labels.Item(key, f"To be removed: {sample.object}", pictures)
-    gold = [key for key, item in plan.items.items() if item.gold]
+    gold = [key for key, item in plan.items.items() if item.gold]  # known truth, on every page
     edits = [key for key in entries if key not in gold]
     if not edits:
         raise UserError("No run has an edited image of these data; pass the data of the run as --data.")
@@ -97,7 +97,7 @@ def _write(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> str:
         old = atomic.read_json(out / PLAN, StudyPlan)
         if (old.drawn, old.items) != (plan.drawn, plan.items):
             raise UserError(f"'{out}' has another study, whose labels would be lost; pass another --out.")
-    shared, unshared = edits[: options.shared], edits[options.shared :]
+    shared, unshared = edits[: options.shared], edits[options.shared :]  # by all raters, by one
     for rater in range(options.raters):
         order = [*gold, *shared, *unshared[rater :: options.raters]]
         random.Random(f"{options.seed}/order/{rater}").shuffle(order)

@@ -66,11 +66,11 @@ def caption(scene: Scene, rng: random.Random) -> str:
         f"{listing} {'stands' if one_first and len(groups) == 1 else 'stand'} {place}",
     ]
     if [len(group) for group in groups[:2]] == [1, 1]:
-        (ax, ay), (bx, by) = groups[0][0].center, groups[1][0].center
-        if abs(ax - bx) > abs(ay - by):
-            side = "to the left of" if ax < bx else "to the right of"
+        (x0, y0), (x1, y1) = groups[0][0].center, groups[1][0].center  # pixels, y downward
+        if abs(x0 - x1) > abs(y0 - y1):
+            side = "to the left of" if x0 < x1 else "to the right of"
         else:
-            side = "above" if ay < by else "below"
+            side = "above" if y0 < y1 else "below"
         options += [
             f"{phrases[0]} {side} {phrases[1]} {place}",
             f"{phrases[0]} is {side} {phrases[1]} {place}",

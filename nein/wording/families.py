@@ -137,7 +137,7 @@ def affirm(template: int | None, noun: str) -> str:
 def fill_template(template: str, named: Mapping[str, str], protocol: str) -> str:
     """The sentence with the names in its slots, by protocol (`sentence`); its first letter is a capital."""
 
-    def fill(slot: re.Match[str]) -> str:
+    def fill(slot: re.Match[str]) -> str:  # "{is S}" -> "are" for skis
         word, noun, many = slot.group(1) or "", named[slot.group(2)], slot.group(3)
         if word == "is":
             return "are" if protocol == "fixed" and is_plural(noun) else "is"

@@ -24,7 +24,7 @@ from nein.wording.families import DEPTH, OTHERS
 YES, NO = "Yes", "No"
 #: Questions that have to be answered right together: the names of the scores.
 TEXT, IMAGE, GROUP = "text", "image", "group"
-ONE_QUESTION, ONE_PICTURE, ALL_FOUR = "a question, both pictures", "a picture, both questions", "all four"
+ONE_QUESTION, ONE_IMAGE, ALL_FOUR = "a question, both pictures", "a picture, both questions", "all four"
 REMOVED, KEPT = "thing removed", "thing kept"
 EVALUATED = 40_000  # of CC-Neg: its last ones (src/configs/__init__.py of the released code)
 VALID = 2  # of VALSE's three annotators
@@ -95,9 +95,9 @@ class Pair:
 ANSWERS = (Option(YES), Option(NO))
 
 
-def name_groups(name: str, question: int, picture: int) -> tuple[Group, ...]:
-    one, other = (ONE_QUESTION, f"{name}/q{question}", 2), (ONE_PICTURE, f"{name}/i{picture}", 2)
-    return one, other, (ALL_FOUR, name, 4)
+def name_groups(name: str, question: int, image: int) -> tuple[Group, ...]:
+    pairs = (ONE_QUESTION, f"{name}/q{question}", 2), (ONE_IMAGE, f"{name}/i{image}", 2)
+    return *pairs, (ALL_FOUR, name, 4)
 
 
 # --- captions to choose from -------------------------------------------------------------------

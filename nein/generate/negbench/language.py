@@ -207,8 +207,8 @@ def paraphrase(
     the client's `attempts` say; with `keep_order`, and of training captions always, so is one that changes
     what comes first. Where the model gave no answer at all, another seed is not tried.
     """
-    results: dict[str, tuple[str | None, str]] = {}
-    open_ = list(sentences)
+    results: dict[str, tuple[str | None, str]] = {}  # sentence id -> (paraphrase, why there is none)
+    open_ = list(sentences)  # not paraphrased so far
     for turn in range(client.attempts if client.temperature > 0 else 1):
         requests = []
         for old in open_:
@@ -218,7 +218,7 @@ def paraphrase(
             if outcome.value is None:
                 results[old.id] = (None, _failure(outcome.failure))
                 continue
-            text, why = " ".join(outcome.value.sentence.split()), ""
+            text, why = " ".join(outcome.value.sentence.split()), ""  # white space made single
             if protocol == "fixed":
                 order = old.text if keep_order or old.negation is not None else None
                 claims_ = (old.affirmed, old.denied)

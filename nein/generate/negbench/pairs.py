@@ -103,9 +103,9 @@ class TextMaker:
         pairs: list[Pictures | str] = []
         for plan, seed in zip(plans, seeds, strict=True):
             noise = [torch.Generator().manual_seed(seed) for _ in "ab"]  # on the CPU: the same on any device
-            texts = [plan.caption, plan.caption_with]
+            texts = [plan.caption, plan.caption_with]  # without the object, with it
             drawn = self.pipeline(prompt=texts, generator=noise, num_inference_steps=self.steps).images
-            without, with_ = (np.array(image.convert("RGB")) for image in drawn)
+            without, with_ = (np.array(image.convert("RGB")) for image in drawn)  # each (H, W, 3) uint8
             pairs.append((without, with_))
         return pairs
 
@@ -157,12 +157,12 @@ def plan_edit(looked: Looked, vocabulary: Sequence[str], seed: int) -> PairPlan 
     if image.problem or not image.captions or not image.positives:
         return image.problem or "no caption or no object"
     rng = sentences.stream(seed, image.id, "pair")
-    absent = [n for n in vocabulary if n not in image.positives and n not in image.unsure]
+    absent = [n for n in vocabulary if n not in image.positives and n not in image.unsure]  # candidates
     if not absent:
         return "no object of the vocabulary is absent"
     if isinstance(picture, str):
         return picture
-    caption = rng.choice(image.captions)
+    caption = rng.choice(image.captions)  # "A dog on a beach"
     extra, other = (*rng.sample(absent, min(2, len(absent))), "")[:2]
     text = caption.rstrip()
     added = f"{text if text.endswith('.') else text + '.'} There is {families.add_article(extra, some=True)}."
@@ -177,7 +177,7 @@ def make_pairs(
         name: [Concepts(name, problem=plan if isinstance(plan, str) else NOT_MADE)]
         for name, plan in plans.items()
     }
-    open_ = [plan for plan in plans.values() if not isinstance(plan, str)]
+    open_ = [plan for plan in plans.values() if not isinstance(plan, str)]  # without a pair so far
     for turn in range(attempts):
         seeds = [sample_seed(seed, f"pair/{plan.id}", turn) for plan in open_]
         tries = [*zip(open_, tools.maker.make(open_, seeds), strict=True)]
@@ -211,13 +211,13 @@ def _images(plan: PairPlan, pair: Pictures, folder: Path, *, note: str) -> list[
 
 @dataclass(frozen=True)
 class Verifier:
-    """A detector with its query ("{object}" is the name). wanted: absent objects per image ("paper")."""
+    """A detector with its query ("{object}" is the name). absent_count: per image ("paper")."""
 
     detector: Any
     query: str
     threshold: float
     protocol: sentences.Protocol = "fixed"
-    wanted: int = 0
+    absent_count: int = 0
 
     @property
     def fingerprint(self) -> str:
@@ -229,7 +229,7 @@ class Verifier:
     def present(self, images: Sequence[np.ndarray], names: Sequence[Sequence[str]]) -> list[dict[str, bool]]:
         """Name -> whether it is seen, per image. Raises UserError for a detector without labels ("paper")."""
         labels = [[self.query.format(object=name) for name in row] for row in names]
-        detections = self.detector.detect(images, labels, self.threshold)
+        detections = self.detector.detect(images, labels, self.threshold)  # per image: label -> box
         field = "named" if self.protocol == "paper" else "score"
         if any(getattr(box, field) is None for boxes in detections for box in boxes.values()):
             raise UserError(
@@ -253,7 +253,7 @@ def verify(verifier: Verifier, images: Sequence[Looked], *, positives: bool) -> 
     for image, picture in images:
         if image.problem:
             pass
-        elif as_released and len(image.negatives) != verifier.wanted:
+        elif as_released and len(image.negatives) != verifier.absent_count:
             image = image.add_notes(f"absent objects not as many as wanted, {UNVERIFIED}")
         elif not isinstance(picture, str):
             usable[image.id] = picture

@@ -195,9 +195,9 @@ def build_tasks(image: Concepts, config: NegbenchConfig) -> Tasks:
     seed, rules, tasks = config.seed, sentence_rules(config), Tasks()
     if config.form == "training":
         if item := sentences.training_captions(image, seed, rules):
-            tasks["negcap"] = [item]
+            tasks["negcap"] = [item]  # three of "A dog runs. There is no car in the image."
         if question := sentences.training_question(image, seed, rules):
-            tasks["negmcq"] = [question]
+            tasks["negmcq"] = [question]  # "This image features dog, but not car." and three others
         return tasks
     if items := sentences.retrieval_items(image, seed, rules, config.captions_per_image):
         tasks = {ORIGINALS: [items[0]], "negated_retrieval": [items[1]]}
@@ -221,7 +221,7 @@ def iter_sentences(image: Concepts, config: NegbenchConfig) -> Iterator[Sentence
     tasks = build_tasks(image, config)
     for record in (record for stem in REPHRASED for record in tasks.get(stem, ())):
         for number, (name, text) in enumerate(parts(record)):
-            others = tuple(other for other in named if not mentions(text, other))
+            others = tuple(other for other in named if not mentions(text, other))  # may not be added
             if isinstance(record, Question):
                 yield Sentence(name, text, *claims(text, config.wording, config.thing), others)
                 continue
@@ -244,7 +244,7 @@ def apply_paraphrases(tasks: Tasks, texts: Mapping[str, str | None]) -> Tasks:
     for stem in REPHRASED:
         for record in tasks.get(stem, ()):
             words = [text for name, _ in parts(record) if (text := texts.get(name)) is not None]
-            if len(words) < len(parts(record)):
+            if len(words) < len(parts(record)):  # a sentence was refused
                 continue
             if isinstance(record, RetrievalItem):
                 record = replace(record, captions=tuple(words))

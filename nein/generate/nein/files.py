@@ -66,7 +66,7 @@ class Way:
     def split(self, seed: int, share: float) -> str:
         """ "val" for `share` of all images, else "train": by the hash of their pixels, not by names."""
         digest = hashlib.sha256(f"nein-build/{seed}/{self.sha256}/split".encode()).digest()
-        return "val" if int.from_bytes(digest[:8], "big") / 2**64 < share else "train"
+        return "val" if int.from_bytes(digest[:8], "big") / 2**64 < share else "train"  # uniform in [0, 1)
 
 
 class NeinMaker(Maker):
@@ -239,7 +239,7 @@ class NeinMaker(Maker):
             # The smallest hashes of the names: the same examples in every build.
             group.sort(key=lambda way: hashlib.sha256(way.line["id"].encode()).digest())
             cells = [cell for way in group[:EXAMPLES] for cell in self._pair(way)]
-            cells += [Cell(np.full((8, 8, 3), 255, np.uint8))] * (2 * EXAMPLES - len(cells))
+            cells += [Cell(np.full((8, 8, 3), 255, np.uint8))] * (2 * EXAMPLES - len(cells))  # white
             rows += [contact_sheet.Row(f"{verdict}: {len(group)}", "", cells)] if group else []
         if rows:
             sheet = contact_sheet.draw(["source", "generated"] * EXAMPLES, rows, PICTURE_SIZE)

@@ -278,17 +278,17 @@ def clauses(source: Source, cosines: np.ndarray, objects: Sequence[str], config:
     categories = draw_categories(objects, config, source.id)
     below = [(float(c), k) for k, c in enumerate(cosines) if float(c) < config.absent_below]
     absent = [categories[k] for _, k in sorted(below)]  # equal ones in the order asked
-    chosen = absent[: config.kept]
+    chosen = absent[: config.kept]  # one candidate each, the least similar object first
     rng = stream(config.seed, source.id, "templates")
-    present = families.find_named(source.captions, objects)
-    needs = {label: families.FAMILIES[label].needs for label in config.family_labels}
+    present = families.find_named(source.captions, objects)  # a caption names them: they stay
+    needs = {label: families.FAMILIES[label].needs for label in config.family_labels}  # "", "T" or "A"
     candidates: list[Row] = []
     lost = [NO_OBJECT] * (config.kept - len(chosen))
     for k, noun in enumerate(chosen):
         if config.protocol == "paper" and k >= len(source.captions):
             lost.append(NO_CAPTION_LEFT)
             continue
-        second = next((other for other in absent[::-1] if other != noun), "")
+        second = next((other for other in absent[::-1] if other != noun), "")  # T: the most similar one
         others = {"": "", "T": second, "A": rng.choice([a for a in present if a != noun] or [""])}
         possible = [label for label, need in needs.items() if not need or others[need]]
         if not possible:
@@ -314,7 +314,7 @@ def clauses(source: Source, cosines: np.ndarray, objects: Sequence[str], config:
                 "seed": sample_seed(config.seed, noise),
             }
         )
-    fate = {noun: KEPT if noun in chosen else NOT_LOWEST for noun in absent}
+    fate = {noun: KEPT if noun in chosen else NOT_LOWEST for noun in absent}  # of others: TOO_SIMILAR
     rows = [
         {"object": noun, "cosine": round(float(cosine), 6), "fate": fate.get(noun, TOO_SIMILAR)}
         for noun, cosine in zip(categories, cosines, strict=True)
@@ -351,7 +351,7 @@ def match(
         caption = item["caption"]
         ended = "." in caption if protocol == "paper" else caption.rstrip().endswith((".", "!", "?"))
         has = f"This image has {name_object(item['object'], protocol)}."
-        texts.append(f"{caption}{' ' if ended else '. '}{has}")
+        texts.append(f"{caption}{' ' if ended else '. '}{has}")  # "A dog runs. This image has a cat."
     rows = []
     results = cosines(matcher, images, [[text] for text in texts])
     for item, text, value in zip(candidates, texts, results, strict=True):
@@ -369,7 +369,7 @@ def ask(candidates: Candidates, images: Sequence[np.ndarray], judge: Any, *, pro
     form, rows, prompts = find_template(judge.template), [], []
     for item in candidates:
         noun = name_object(item["object"], protocol)
-        prompts.append([form.ask_caption(item["caption"]), form.ask_presence(noun)])
+        prompts.append([form.ask_caption(item["caption"]), form.ask_presence(noun)])  # two per image
     for item, value in zip(candidates, isolate_answers(judge.ask, images, prompts), strict=True):
         if isinstance(value, str):
             rows.append({"id": item["id"], "verdict": FAILED, "error": value})

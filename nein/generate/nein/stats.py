@@ -60,7 +60,7 @@ class Counts:
 
 def count(rows: Sequence[tuple[str, str]], words: Sequence[str], examples: int = 5) -> Counts:
     """Counts the (image, sentence) pairs with one of the words, in any case; keeps the first `examples`."""
-    longest_first = sorted(map(re.escape, words), key=len, reverse=True)
+    longest_first = sorted(map(re.escape, words), key=len, reverse=True)  # "did not" before "not"
     either = "|".join(longest_first).replace(r"\ ", r"\s+").replace("'", "['’]")
     pattern = re.compile(rf"(?<![\w'’])(?:{either})(?![\w])", re.IGNORECASE)
     counts = Counts()
