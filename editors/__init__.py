@@ -1,4 +1,5 @@
-"""Editors: images and instructions in, images out. Importing it loads neither torch nor diffusers.
+"""Editors: image and instruction in, edited image out. Importing the package loads neither torch nor
+diffusers.
 
 >>> from nein import editors
 >>> editor = editors.get_editor("magicbrush-nano")
@@ -16,7 +17,7 @@ from nein.editors.base import Editor, EditorError
 from nein.editors.base import EditRequest as EditRequest
 from nein.editors.base import EditResult as EditResult
 from nein.editors.base import Refused as Refused
-from nein.editors.function import as_editor
+from nein.editors.function import make_editor
 from nein.editors.presets import (
     BASIC,
     DEFAULT_ROWS,
@@ -28,7 +29,7 @@ from nein.editors.presets import (
     split_lora,
 )
 from nein.editors.presets import DEFAULT_CONFIG as DEFAULT_CONFIG
-from nein.editors.presets import declared as declared
+from nein.editors.presets import read_index as read_index
 from nein.loading.errors import unknown
 from nein.loading.references import (
     TEXTS,
@@ -40,10 +41,11 @@ from nein.loading.references import (
     parse_reference,
 )
 
-#: Entry points of this group are editors of other packages: name = "module:attribute", where the attribute is
-#: whatever `as_editor` takes: an editor, a class of editors, or a function that edits.
+#: Entry-point group of other packages' editors, name = "module:attribute": an editor, a class of editors, or
+#: a
+#: function that edits (`make_editor`).
 PLUGINS = "nein.editors"
-#: Ours, which no installed package can take, and for which no package has to be looked at.
+#: Names of our editors, which plug-ins cannot take.
 _OURS = frozenset({*BASIC, *PRESETS, *(editor for editor, _ in DEFAULT_ROWS)})
 
 
@@ -53,40 +55,40 @@ def plugins() -> dict[str, metadata.EntryPoint]:
 
 
 def available() -> list[str]:
-    """Every name `get_editor` knows, sorted."""
+    """Names of all editors, sorted."""
     return sorted({*_OURS, *plugins()})
 
 
 def row_of(name: str) -> EditorPreset | None:
-    """Ours; None of one of an installed package, behind an address, or named by module:attribute. Raises
-    EditorError for a name of nothing."""
+    """Row of an editor; None for a plug-in, a served model or module:attribute. Raises EditorError for an
+    unknown name."""
     if name in BASIC or name in PRESETS:
         return BASIC.get(name) or PRESETS[name]
-    given = parse_reference(name)
-    if name not in _OURS and not given.has_files:
-        if given.kind in ("served", "attribute") or name in plugins():
+    parsed = parse_reference(name)
+    if name not in _OURS and not parsed.has_files:
+        if parsed.kind in ("served", "attribute") or name in plugins():
             return None
-        hint = "Or give a local folder or hub id (owner/name) of an editing pipeline."
+        hint = "Or pass a local folder or hub id (owner/name) of an editing pipeline."
         raise unknown("editor", name, available(), hint)
     only_nano = (name, "nano") in DEFAULT_ROWS and (name, "paper") not in DEFAULT_ROWS
     return preset_row(name, "nano" if only_nano else "paper")
 
 
-def can(name: str, what: str) -> bool:
-    """Whether requests to the editor may have "negative_prompt", "guided" or "weights"."""
+def can(name: str, feature: str) -> bool:
+    """Whether an editor's requests may have `feature`: "negative_prompt", "guided" or "weights"."""
     if is_served(name):  # a hosting service has none
         from nein.loading.service import find_host
 
-        return what == "negative_prompt" and not find_host(split_address(name)[0])
+        return feature == "negative_prompt" and not find_host(split_address(name)[0])
     row = row_of(name)
     if row is None:
         return False
     takes_none = PIPELINES.get(row.pipeline or "", {}).get("negative", {}) is None
-    return what in row.can and not (what == "negative_prompt" and takes_none)
+    return feature in row.can and not (feature == "negative_prompt" and takes_none)
 
 
 def check(name: str, **overrides: Any) -> None:
-    """Raise EditorError when `get_editor(name, **overrides)` could not be built; loads nothing."""
+    """Raise EditorError for an unknown name or option; loads nothing."""
     kind = parse_reference(name).kind
     if kind == "attribute":
         load_attribute(name)
@@ -94,14 +96,14 @@ def check(name: str, **overrides: Any) -> None:
         split_address(name)
     row = row_of(name)
     for option in overrides:
-        if row is not None and option not in row.values:  # who wrote another one knows its options
-            raise unknown("option", option, [*row.values], f"It was given to editor '{name}'.")
+        if row is not None and option not in row.values:  # options of a plug-in are unknown
+            raise unknown("option", option, [*row.values], f"It was passed to editor '{name}'.")
 
 
 def origins(
     name: str, checkpoint: str | None = None, revision: str | None = None, **overrides: Any
 ) -> list[Need]:
-    """What `get_editor` with the same arguments has to download; loads nothing. Raises EditorError."""
+    """Downloads of `get_editor` with the same arguments; loads nothing. Raises EditorError."""
     row = row_of(name)
     if row is None or not row.preset:
         return []
@@ -112,17 +114,17 @@ def origins(
     needs = [Need.parse(repository, revision, (file,)) if on_hub else Need.parse(reference, revision)]
     if options.get("config") and (on_hub or expand_user(reference).is_file()):
         needs.append(Need.parse(options["config"], files=TEXTS))
-    needs += [Need.parse(options[option]) for option, where in row.layouts.items() if where]
+    needs += [Need.parse(options[option]) for option, layout in row.layouts.items() if layout]
     if options.get("lora"):
-        where, file = split_lora(options["lora"])
-        needs.append(Need.parse(where, files=(file,)))
+        folder, file = split_lora(options["lora"])
+        needs.append(Need.parse(folder, files=(file,)))
     return [need for need in needs if need is not None]
 
 
 def _checkpoint(row: EditorPreset, checkpoint: str | None, revision: str | None) -> tuple[str, str | None]:
-    """The row's checkpoint and revision, or those given in their place."""
+    """(checkpoint, revision), those passed or those of the row."""
     if checkpoint is not None:
-        return checkpoint, revision  # a revision belongs to the checkpoint it was written for
+        return checkpoint, revision  # the row's revision is of the row's checkpoint
     if row.checkpoint is None:
         raise EditorError(f"editor {row.name!r} needs checkpoint=FOLDER: {row.obtain}")
     return row.checkpoint, revision or row.revision
@@ -140,10 +142,10 @@ def get_editor(
 ) -> Editor:
     """Build an editor. Raises EditorError.
 
-    name        A row of `PRESETS`, an editor ("hqedit" is its default paper row), an installed package's
-                editor, a place ("module:attribute" or "file.py:attribute") of what `as_editor` takes, a model
-                behind an address ("openai:URL#MODEL"), or a checkpoint: a diffusers folder or hub id.
-    checkpoint  Local path, "nano:ip2p" or hub id ("owner/name[@revision]") in place of the row's.
+    name        A row of `PRESETS`, an editor ("hqedit" is its default paper row), a plug-in,
+                "module:attribute" or "file.py:attribute" of an object that `make_editor` takes, a served
+                model ("openai:URL#MODEL"), or a checkpoint: a diffusers folder or hub id.
+    checkpoint  Local path, "nano:ip2p" or hub id ("owner/name[@revision]") that replaces the row's.
     device      Anything torch.device accepts. dtype: "float32", "bfloat16" or "float16".
     batch_size  Samples per forward pass.
     overrides   Options of the row.
@@ -156,11 +158,11 @@ def get_editor(
     row = row_of(name)
     machine: dict[str, Any] = {"device": device, "dtype": dtype, "batch_size": batch_size}
     if row is None:
-        return as_editor(foreign(name), name=name, **machine, **overrides)
+        return make_editor(load_plugin(name), name=name, **machine, **overrides)
     factory = pkgutil.resolve_name(row.place)
     if not row.preset:
         if checkpoint is not None:
-            raise EditorError(f"editor {name!r} has no model; leave out checkpoint={checkpoint!r}")
+            raise EditorError(f"editor {name!r} has no model; omit checkpoint={checkpoint!r}")
         return factory(name=name, **overrides)
     reference, revision = _checkpoint(row, checkpoint, revision)
     options = {**row.options(), **overrides}
@@ -168,9 +170,8 @@ def get_editor(
     return factory(locate(reference), name=name, revision=revision, **machine, **options)
 
 
-def foreign(name: str) -> Any:
-    """What an installed package, a module or a file has under this name; None of a row of ours. Raises
-    EditorError."""
+def load_plugin(name: str) -> Any:
+    """Object behind a plug-in's name or module:attribute; None for an editor of ours. Raises EditorError."""
     if parse_reference(name).kind == "attribute":
         return load_attribute(name)
     try:

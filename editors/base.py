@@ -1,6 +1,6 @@
-"""The one contract of this package: a batch of edit requests in, one result per request out, in order.
+"""Interface of editors: a batch of edit requests in, one result per request out, in order.
 
-An image is always a NumPy array of shape (H, W, 3), dtype uint8, RGB. Nothing here reads or writes a file.
+An image is always a NumPy array (H, W, 3), uint8, RGB. Nothing here reads or writes a file.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-#: A mistake the user can correct (unknown editor, bad checkpoint); the message is one clear sentence.
+#: Error the user can correct (unknown editor, bad checkpoint); the message is one sentence.
 EditorError = UserError
 
 
 class Refused(Exception):
-    """For functions that edit: the service declines this request, and says why."""
+    """Raised by a user's function: the service declines this request; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,17 @@ class EditRequest:
     """One edit to make.
 
     image        (H, W, 3) uint8 RGB. Never modified.
-    instruction  Given to the model verbatim.
-    seed         0 <= seed < 2**63; with image, instruction and editor it decides the result, whatever else is
-                 in the batch.
-    negative_prompt  What the edit is guided away from; with it the instruction may be empty (`editors.can`).
-    guided       By what rule attention is guided away from the negative prompt in place of classifier-free
-                 guidance: "nag", "vsf", or with a scale "nag:8" (`editors.can`).
-    weights      Words of the instruction -> factor of the attention to them, -2 to 2 (Prompt-to-Prompt,
-                 arXiv:2208.01626, section 3.2) (`editors.can`).
+    instruction  Passed to the model verbatim.
+    seed         0 <= seed < 2**63; with image, instruction and editor it decides the result, independent of
+                 the batch.
+
+    For editors that support them (`editors.can`):
+
+    negative_prompt  Text that guidance steers away from; with it the instruction may be empty.
+    guided       Rule of attention guidance away from the negative prompt, instead of classifier-free
+                 guidance: "nag", "vsf", or with a scale "nag:8".
+    weights      Word of the instruction -> factor of its attention, -2 to 2 (Prompt-to-Prompt,
+                 arXiv:2208.01626, section 3.2).
     """
 
     id: str
@@ -52,12 +55,12 @@ class EditRequest:
 
 @dataclass(frozen=True)
 class EditResult:
-    """What came of one request: `image` (H', W', 3) uint8 RGB, or None and a one-sentence `error`.
+    """Result of one request: `image` (H', W', 3) uint8 RGB, or None and a one-sentence `error`.
 
-    note       What a reader should know although the edit succeeded.
-    refused    Whether a service declined the request; `error` has its words.
-    transient  Whether the error is about the service or the machine, and another try may succeed.
-    cause      What a user's function raised.
+    note       Remark on a successful edit.
+    refused    A service declined the request; `error` has its words.
+    transient  The error is the service's or the machine's, and a retry may succeed.
+    cause      Exception of a user's function.
     rewritten  The instruction as a rewriter worded it before the model painted; None without a rewriter.
     """
 
@@ -71,25 +74,24 @@ class EditResult:
     rewritten: str | None = None
 
 
-#: What `describe` says that decides no result.
+#: Entries of `describe()` that decide no result.
 _NAMES = ("editor", "checkpoint", "revision", "published", "lora")
 
 
 class Editor(Protocol):
-    """Anything that edits.
+    """Interface of every editor.
 
-    `describe()` is JSON-serialisable and says everything that decides the result. `fingerprint` is a SHA-256
-    hex string over the same facts with the content of the weights in place of their name; device and batch
-    size are not part of it. `edit()` never raises for a single bad request, whose result carries the error;
-    it raises when no request could succeed (device lost, out of memory). A class whose edits cost money has
-    an attribute `paid = True`: it is asked sample by sample.
+    `describe()` is JSON-serializable and has everything that decides a result. `fingerprint` is a SHA-256
+    over it, with the content of the weights instead of their name, without device and batch size. `edit()`
+    never raises for one bad request, whose result has the error; it raises if no request can succeed (device
+    lost, out of memory). An editor whose edits cost money has `paid = True` and gets one request per call.
     """
 
     name: str
 
     @property
     def fingerprint(self) -> str:
-        """Of weights only their hash decides, and no name."""
+        """SHA-256 in hexadecimal; equal weights under different names have the same."""
         facts = {key: value for key, value in self.describe().items() if key not in _NAMES}
         if "weights" in facts:
             facts["weights"] = facts["weights"]["sha256"]
@@ -103,8 +105,8 @@ class Editor(Protocol):
 
 
 def find_fault(request: EditRequest) -> str | None:
-    """One sentence saying why no editor can carry out `request`, or None when it is in order."""
-    import numpy as np  # not for a command line, which needs the words of this package alone
+    """Reason why a request is invalid for every editor; None if it is valid."""
+    import numpy as np  # slow to import, and not needed to parse a command line
 
     image = request.image
     if not isinstance(image, np.ndarray):
@@ -120,13 +122,13 @@ def find_fault(request: EditRequest) -> str | None:
 
 
 def check_count(name: str, value: Any, least: int = 1) -> None:
-    """Raises EditorError for a setting that is no whole number, or below the least."""
+    """Raises EditorError unless a setting is a whole number of at least `least`."""
     if not isinstance(value, numbers.Integral) or value < least:
         raise EditorError(f"{name} is {value!r}; expected a whole number of at least {least}")
 
 
 Prepared = TypeVar("Prepared")
-#: What a bad sample can raise inside a pipeline of diffusers.
+#: Exceptions of a diffusers pipeline for a bad sample.
 SAMPLE_ERRORS = (*MODEL_ERRORS, TypeError)
 
 
@@ -140,9 +142,9 @@ def edit_in_batches(
 ) -> list[EditResult]:
     """One result per request, in order.
 
-    prepare  The group of a request and what `edit` needs of it, or why it cannot be done, given or raised.
-    edit     Results for at most `batch_size` requests of one group. When it fails, they are tried one by one;
-             out of memory goes through, since smaller batches would change last bits.
+    prepare  Request -> (group, input of `edit`), or the reason why it is invalid, returned or raised.
+    edit     At most `batch_size` inputs of one group -> results. If it fails, they are tried one by one; out
+             of memory is raised, since smaller batches would change last bits.
     """
     results: dict[int, EditResult] = {}
     groups: dict[Hashable, list[tuple[int, Prepared]]] = {}
@@ -156,9 +158,9 @@ def edit_in_batches(
         else:
             groups.setdefault(ready[0], []).append((index, ready[1]))
 
-    def failed(error: BaseException) -> str:
+    def explain(error: BaseException) -> str:
         if device.type == "cuda":
-            # A broken CUDA context fails every later call too: that is the end of the run, not a sample.
+            # Raises for a broken CUDA context, which would fail every later call: the run ends.
             import torch
 
             torch.cuda.synchronize(device)
@@ -167,14 +169,14 @@ def edit_in_batches(
     for members in groups.values():
         for start in range(0, len(members), batch_size):
             indices, items = zip(*members[start : start + batch_size], strict=True)
-            edited = isolate(lambda some: edit(list(some)), items, failed, SAMPLE_ERRORS)
+            edited = isolate(lambda some: edit(list(some)), items, explain, SAMPLE_ERRORS)
             for index, result in zip(indices, edited, strict=True):
                 fault = isinstance(result, str)
                 results[index] = EditResult(requests[index].id, None, result) if fault else result
     return [results[index] for index in range(len(requests))]
 
 
-# --- editors without a model: for trying things out, and what doing nothing earns -----------------------
+# --- baseline editors without a model -------------------------------------------------------------------
 
 
 class Identity(Editor):
@@ -198,10 +200,7 @@ class Identity(Editor):
 
 
 class Solid(Identity):
-    """Returns one colour at the size of the image.
-
-    color  "#rrggbb"; mid-grey by default.
-    """
+    """Returns an image of one color. color: "#rrggbb"; mid-gray by default."""
 
     def __init__(self, *, name: str = "solid", color: str = "#808080") -> None:
         super().__init__(name=name)

@@ -1,5 +1,5 @@
-"""Editors that work elsewhere: a function of yours, `edit(image, instruction) -> image`; and what makes an
-editor of it, or of a pipeline of diffusers in memory."""
+"""Editors from user code: a function `edit(image, instruction) -> image`, a class, or a diffusers pipeline in
+memory; and the base class of editors that send requests."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from nein.loading.service import RETRIED, Pace
 if TYPE_CHECKING:
     import numpy as np
 
-PATIENCE = 8  # requests that fail, one after the other, until nothing more is sent
-#: What an editor is known by.
+PATIENCE = 8  # failed requests in a row before any success, after which no more are sent
+#: Attributes of an editor.
 _PARTS = ("name", "fingerprint", "describe", "edit")
-#: Options of any function; they decide no image.
+#: Options of a function; they change no image.
 FUNCTION_OPTIONS = ("concurrency", "retries")
 
 
 class RemoteEditor(Editor):
-    """Sends `concurrency` requests at a time; a subclass edits one, at the `pace` that all threads share.
+    """Editor that sends `concurrency` requests at a time, rate-limited by a shared `pace`; subclasses edit
+    one.
 
-    paid    Every image costs something: it is asked sample by sample.
-    seeded  Whether the sample's seed decides the image.
+    paid    Every image costs money: one request per call.
+    seeded  The sample's seed decides the image.
     """
 
     paid = True
@@ -39,21 +40,21 @@ class RemoteEditor(Editor):
         check_count("concurrency", concurrency)
         self.name, self.concurrency = name, concurrency
         self.pace = pace or Pace(concurrency)
-        self._failed, self._answered = 0, False  # since the start
+        self._failed, self._answered = 0, False  # failures so far, any success so far
 
     def edit_one(self, request: EditRequest) -> EditResult:
         raise NotImplementedError
 
     def hopeless(self, result: EditResult) -> bool:
-        """Whether other requests can be expected to fare alike."""
+        """Whether other requests will probably fail too."""
         return result.transient
 
     def stop(self) -> None:
         self.pace.stop()
 
     def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:
-        """Raises UnavailableError where no more can be sent, or where of several requests, or of `PATIENCE`,
-        none has succeeded; CancelledError after `stop`."""
+        """Raises UnavailableError if nothing can be sent, or if none of several requests, or of `PATIENCE`,
+        has succeeded; CancelledError after `stop`."""
         numbers = range(len(requests))
         by_number = self.pace.map(lambda number: self.edit_one(requests[number]), numbers)
         results = [result for _, result in sorted(by_number, key=lambda pair: pair[0])]
@@ -61,21 +62,20 @@ class RemoteEditor(Editor):
         self._answered = self._answered or len(failed) < len(results)
         self._failed += len(failed)
         if failed and not self._answered and (len(requests) > 1 or self._failed >= PATIENCE):
-            why = f"Editor '{self.name}' has made no picture so far: {failed[-1].error}."
+            why = f"Editor '{self.name}' has made no image so far: {failed[-1].error}."
             raise UnavailableError(why) from failed[-1].cause
         return results
 
 
 class FunctionEditor(RemoteEditor):
-    """Edits by a function of yours.
+    """Editor from a user's function.
 
-    function  Called with a `PIL.Image.Image` in mode RGB, the instruction, and the sample's seed where it has
-              a parameter `seed`; gives a picture in mode RGB, or (H, W, 3) uint8. May be async.
-    concurrency  Calls at a time, in threads, or in one event loop.
-    retries      How often a call is made again that fails for a reason of a service (`is_transient`): after
-                 0.5, 1, 2, ... 8 seconds.
+    function  Called with a `PIL.Image.Image` (RGB), the instruction and, if it has a parameter `seed`, the
+              sample's seed; returns an RGB image or an array (H, W, 3) uint8. May be async.
+    concurrency  Calls at a time, in threads or in one event loop.
+    retries      Retries of a call after a transient error (`is_transient`), after 0.5, 1, 2, ... 8 seconds.
 
-    What it raises, and a result that is no image, is the error of that sample; `Refused` is a refusal.
+    An exception, or a result that is no image, is the error of that sample; `Refused` is a refusal.
     """
 
     def __init__(
@@ -86,11 +86,11 @@ class FunctionEditor(RemoteEditor):
         self.function, self._retries, self._short = function, retries, self.name.rpartition("/")[2]
         try:
             self.seeded = "seed" in inspect.signature(function).parameters
-        except (TypeError, ValueError):  # written in C: nothing is known of it
+        except (TypeError, ValueError):  # a function in C has no signature
             self.seeded = False
         self._source = source_digest(function)
         self._first = threading.Lock()
-        self._loop: Any = None  # of asyncio, once a call has returned something to await
+        self._loop: Any = None  # asyncio's, once a call has returned an awaitable
 
     def describe(self) -> Json:
         return {
@@ -102,7 +102,7 @@ class FunctionEditor(RemoteEditor):
         }
 
     def hopeless(self, result: EditResult) -> bool:
-        return str(result.error).startswith((f"{self._short} raised ", f"{self._short} gave "))
+        return str(result.error).startswith((f"{self._short} raised ", f"{self._short} returned "))
 
     def edit_one(self, request: EditRequest) -> EditResult:
         if fault := find_fault(request):
@@ -110,13 +110,13 @@ class FunctionEditor(RemoteEditor):
         for attempt in itertools.count():
             try:
                 with self.pace.seat():
-                    image = as_image(self._called(request))
+                    image = read_output(self._call(request))
                 break
             except Refused as error:
                 return EditResult(request.id, None, str(error) or "no reason given", refused=True)
             except Exception as error:
                 if out_of_memory(error):
-                    raise  # is about the machine, not about the sample
+                    raise  # the machine's fault, not the sample's
                 again, message = is_transient(error), f"{self._short} raised {reason(error)}"
                 if not again or attempt == self._retries:
                     return EditResult(request.id, None, message, transient=again, cause=error)
@@ -125,11 +125,11 @@ class FunctionEditor(RemoteEditor):
             return EditResult(request.id, None, f"{self._short} {image}")
         return EditResult(request.id, image)
 
-    def _called(self, request: EditRequest) -> Any:
+    def _call(self, request: EditRequest) -> Any:
         from PIL import Image
 
-        further = {"seed": request.seed} if self.seeded else {}
-        result = self.function(Image.fromarray(request.image.copy()), request.instruction, **further)
+        seed = {"seed": request.seed} if self.seeded else {}
+        result = self.function(Image.fromarray(request.image.copy()), request.instruction, **seed)
         if inspect.isawaitable(result):
             import asyncio
 
@@ -137,47 +137,54 @@ class FunctionEditor(RemoteEditor):
                 if self._loop is None:
                     self._loop = asyncio.new_event_loop()
                     threading.Thread(target=self._loop.run_forever, daemon=True, name="event loop").start()
-            result = asyncio.run_coroutine_threadsafe(_awaited(result), self._loop).result()
+            result = asyncio.run_coroutine_threadsafe(_wait_for(result), self._loop).result()
         return result
 
 
-async def _awaited(made: Any) -> Any:
-    return await made
+async def _wait_for(awaitable: Any) -> Any:
+    return await awaitable
 
 
-#: Names of errors, in several packages, by which a service did not answer in time or at all.
+#: Names of exceptions in several packages: the service did not answer in time, or not at all.
 _TRANSIENT = frozenset(
     "TimeoutError ConnectionError TimeoutException TransportError APIConnectionError Timeout".split()
 )
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the same call may succeed another time: a timeout, a broken connection, or a status of HTTP
-    that says so, as in the errors of openai, httpx, requests and google-genai."""
+    """Whether a retry may succeed: a timeout, a broken connection, or a retryable HTTP status in an error of
+    openai, httpx, requests or google-genai."""
     response = getattr(error, "response", None)
-    found = (getattr(error, "status_code", None), getattr(response, "status_code", None))
-    status = next(filter(None, found), None) or getattr(error, "code", None)
+    codes = (getattr(error, "status_code", None), getattr(response, "status_code", None))
+    status = next(filter(None, codes), None) or getattr(error, "code", None)
     if isinstance(status, int):
         return status in RETRIED or 500 <= status < 600
     return any(kind.__name__ in _TRANSIENT for kind in type(error).__mro__)
 
 
-def as_image(made: Any) -> np.ndarray | str:
-    """(H, W, 3) uint8; else a sentence: what was given and is expected."""
+def read_output(output: Any) -> np.ndarray | str:
+    """Image (H, W, 3) uint8 of a function's output, or the reason why it is none."""
     import numpy as np
     from PIL import Image
 
-    if isinstance(made, Image.Image) and made.mode == "RGB" and all(made.size):
-        return np.array(made)
-    if isinstance(made, np.ndarray) and made.dtype == np.uint8 and made.shape[2:] == (3,) and made.size:
-        return made.copy()
-    given = f"a picture in mode {made.mode}" if isinstance(made, Image.Image) else f"a {type(made).__name__}"
-    if isinstance(made, np.ndarray):
-        given = f"an array of shape {made.shape} and dtype {made.dtype}"
-    return f"gave {given}; expected a PIL image in mode RGB, or an array (H, W, 3) of uint8"
+    if isinstance(output, Image.Image) and output.mode == "RGB" and all(output.size):
+        return np.array(output)
+    if (
+        isinstance(output, np.ndarray)
+        and output.dtype == np.uint8
+        and output.shape[2:] == (3,)
+        and output.size
+    ):
+        return output.copy()
+    actual = (
+        f"an image in mode {output.mode}" if isinstance(output, Image.Image) else f"a {type(output).__name__}"
+    )
+    if isinstance(output, np.ndarray):
+        actual = f"an array of shape {output.shape} and dtype {output.dtype}"
+    return f"returned {actual}; expected a PIL image in mode RGB, or an array (H, W, 3) of uint8"
 
 
-def as_editor(
+def make_editor(
     thing: Any,
     *,
     name: str | None = None,
@@ -187,50 +194,51 @@ def as_editor(
     preset: str = "paper",
     **options: Any,
 ) -> Editor:
-    """An editor from an editor; a class of editors, called with those of `name`, `device`, `dtype` and
-    `batch_size` that it takes, and the options; a function `edit(image, instruction[, seed]) ->
-    image`; or a pipeline of diffusers, which keeps its dtype. Raises EditorError.
+    """Make an editor. Raises EditorError.
 
-    preset   "paper" or "nano": whose values a pipeline gets, by its class, where `options` say nothing.
+    thing    An editor, which is returned; a class of editors, called with those of `name`, `device`, `dtype`
+             and `batch_size` that it takes, and `options`; a function `edit(image, instruction[, seed]) ->
+             image`; or a diffusers pipeline, which keeps its dtype.
+    preset   "paper" or "nano": default options of a pipeline, by its class.
     """
     if is_editor(thing):
         return thing
     label = name or name_of(thing)
-    given: dict[str, Any] = {"name": label, "device": device, "dtype": dtype, "batch_size": batch_size}
+    arguments: dict[str, Any] = {"name": label, "device": device, "dtype": dtype, "batch_size": batch_size}
     if _is_pipeline(thing):
         kind = type(thing).__name__
         row = row_of_class({**thing.config, "_class_name": kind}, preset)
-        given |= {**row.options(), **options, "dtype": str(thing.dtype).removeprefix("torch.")}
+        arguments |= {**row.options(), **options, "dtype": str(thing.dtype).removeprefix("torch.")}
         if kind == "StableDiffusionInstructPix2PixPipeline":
-            from nein.editors.checkpoint import in_memory
+            from nein.editors.checkpoint import wrap_pipeline
             from nein.editors.instruct_pix2pix import InstructPix2Pix
 
-            return InstructPix2Pix(in_memory(thing), **given)
+            return InstructPix2Pix(wrap_pipeline(thing), **arguments)
         from nein.editors.pipelines import DiffusersPipeline
 
-        return DiffusersPipeline(thing, **given)
+        return DiffusersPipeline(thing, **arguments)
     if not callable(thing):
         raise EditorError(
-            f"{label!r} is of type {type(thing).__name__}, which is not an editor; expected a function "
-            f"(image, instruction) -> image, a pipeline of diffusers, or an object with {', '.join(_PARTS)}"
+            f"{label!r} is of type {type(thing).__name__}, not an editor; expected a function "
+            f"(image, instruction) -> image, a diffusers pipeline, or an object with {', '.join(_PARTS)}"
         )
     if not isinstance(thing, type):
         if further := sorted(options.keys() - {*FUNCTION_OPTIONS}):
             raise EditorError(
-                f"{label!r} is a function and has no options but {' and '.join(FUNCTION_OPTIONS)}; leave out "
+                f"{label!r} is a function; its options are {' and '.join(FUNCTION_OPTIONS)}; omit "
                 f"{', '.join(further)}"
             )
         return FunctionEditor(thing, name=label, **options)
     parameters = inspect.signature(thing).parameters
     if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        given = {name: given[name] for name in parameters if name in given}
+        arguments = {name: arguments[name] for name in parameters if name in arguments}
     try:
-        editor = thing(**given, **options)
+        editor = thing(**arguments, **options)
     except TypeError as error:
         raise EditorError(f"{label!r} cannot be made: {error}") from None
     if not is_editor(editor):
-        lacking = [part for part in _PARTS if not hasattr(editor, part)]
-        raise EditorError(f"what {label!r} makes is no editor: it has no {', '.join(lacking)}")
+        missing = [part for part in _PARTS if not hasattr(editor, part)]
+        raise EditorError(f"{label!r} does not make an editor: it has no {', '.join(missing)}")
     return editor
 
 
@@ -239,7 +247,7 @@ def is_editor(thing: Any) -> bool:
 
 
 def takes_options(thing: Any) -> bool:
-    """Whether `as_editor` has a use for options."""
+    """Whether `make_editor` uses options for it."""
     return not is_editor(thing) and (isinstance(thing, type) or _is_pipeline(thing))
 
 

@@ -1,6 +1,8 @@
-"""InstructPix2Pix and every model of its architecture. The loop gives what diffusers' pipeline gives for the
-same noise (tested), except that latents and guidance stay in float32, as under the original code's autocast;
-images and distinct instructions are encoded once, and the guidance branches of a batch share a forward.
+"""InstructPix2Pix and all models of its architecture.
+
+For the same noise the results equal diffusers' pipeline (tested), except that latents and guidance stay in
+float32, as under the original code's autocast. Images and distinct instructions are encoded once, and the
+guidance branches of a batch share a forward pass.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import torch
 from torch import Tensor
 
 from nein.editors.base import Editor, EditorError, EditRequest, EditResult, check_count, edit_in_batches
-from nein.editors.checkpoint import LoadedPipeline, find_device, load_pipeline, place, quiet
+from nein.editors.checkpoint import LoadedPipeline, find_device, load_pipeline, place_module, quiet
 from nein.editors.resize import RULES, fit
 from nein.editors.sampling import (
     GUIDANCES,
@@ -33,15 +35,14 @@ from nein.loading.errors import choose
 
 OUTPUTS = ("resized", "input")
 ROUNDINGS = ("round", "truncate")
-CACHED_TEXTS = 512
-# Images per pass through the VAE, whose activations at full resolution outweigh the UNet's.
-_VAE_CHUNK = 8
-#: A request with its resized image.
+CACHED_TEXTS = 512  # encoded instructions
+_VAE_CHUNK = 8  # images per pass: at full resolution the VAE's activations outweigh the UNet's
+#: Request and resized image.
 Item = tuple[EditRequest, np.ndarray]
 
 
 class InstructPix2Pix(Editor):
-    """Edits by InstructPix2Pix (arXiv:2211.09800) or any checkpoint of its architecture.
+    """Editor: InstructPix2Pix (arXiv:2211.09800) or any checkpoint of its architecture.
 
     checkpoint            Folder in diffusers' layout, hub id ("owner/name[@revision]"), pipeline in memory.
     batch_size            Samples per pass; images of different sizes never share one.
@@ -49,9 +50,9 @@ class InstructPix2Pix(Editor):
     guidance              Key of `editors.sampling.GUIDANCES`, with s_T and s_I:
     guidance_scale, image_guidance_scale
     resize, resolution    Rule of `editors.resize` and its size in pixels; None is the size of the checkpoint.
-    rounding              "round" (diffusers) or "truncate" (the original code, 0.5 grey levels darker).
-    lora                  Weights to fuse into those of the checkpoint: see `presets.split_lora`.
-    output                "resized": images of the size the model worked at; "input": of the request's size.
+    rounding              "round" (diffusers) or "truncate" (the original code, 0.5 gray levels darker).
+    lora                  LoRA weights to fuse into the checkpoint: see `presets.split_lora`.
+    output                Size of the result: "resized", the working size, or "input", the request's.
     """
 
     _SAMPLER = staticmethod(euler_ancestral)
@@ -92,12 +93,12 @@ class InstructPix2Pix(Editor):
         if not isinstance(loaded, LoadedPipeline):
             loaded = load_pipeline(loaded, revision, tuned=lora)
         elif lora is not None:
-            raise EditorError("a pipeline in memory takes no lora; load it into the pipeline yourself")
+            raise EditorError("a pipeline in memory takes no lora; call its load_lora_weights")
         pipeline = loaded.pipeline
         self._tokenizer = pipeline.tokenizer
         with quiet():
             parts = (pipeline.text_encoder, pipeline.vae, pipeline.unet)
-            placed = [place(part, self._device, self._dtype) for part in parts]
+            placed = [place_module(part, self._device, self._dtype) for part in parts]
             self._text_encoder, self._vae, self._unet = placed
             install(self._unet)
         self._scheduler: Any = self._new_sampler(pipeline.scheduler.config)
@@ -105,7 +106,7 @@ class InstructPix2Pix(Editor):
         self.resolution = resolution or int(self._unet.config.sample_size) * factor
         if resize == "squash" and self.resolution % factor:
             raise EditorError(f"resolution is {self.resolution}; expected a multiple of {factor}")
-        # `edit` may run in several threads, but a fast tokenizer keeps its padding as state between calls.
+        # `edit` may run in several threads, but a fast tokenizer keeps padding as state between calls.
         self._text_lock = threading.Lock()
         self._encode_text = functools.lru_cache(CACHED_TEXTS)(self._read_text)
         self._facts = {
@@ -147,7 +148,7 @@ class InstructPix2Pix(Editor):
         return (resized.shape, request.guided), (request, resized)
 
     def _edit_batch(self, items: list[Item]) -> list[EditResult]:
-        """Images of one size."""
+        """Edit a batch of images of one size."""
         embeddings, conditions, notes = self._condition(items)
         seeds = [request.seed for request, _ in items]
         latents = self._sample(embeddings, conditions, seeds, **self._attention(items))
@@ -165,53 +166,57 @@ class InstructPix2Pix(Editor):
         return EditResult(request.id, image, note=note)
 
     def _condition(self, items: list[Item]) -> tuple[Tensor, Tensor, list[str]]:
-        """Of K guidance branches: texts (K * B, tokens, width), images (K * B, 4, h, w); a note each."""
+        """Conditions of the K guidance branches: (texts (K * B, tokens, width), images (K * B, 4, h, w),
+        notes)."""
         texts = [self._encode_text(request.instruction) for request, _ in items]
-        instructions = torch.cat([embedding for embedding, _ in texts])  # B, tokens, width
-        sources = self._encode_images(np.stack([image for _, image in items]))  # B, H, W, 3 => B, 4, h, w
+        instructions = torch.cat([embedding for embedding, _ in texts])  # (B, tokens, width)
+        sources = self._encode_images(np.stack([image for _, image in items]))  # (B, H, W, 3) => (B, 4, h, w)
         avoided = ["" if request.guided else request.negative_prompt for request, _ in items]
-        null = torch.cat([self._encode_text(text)[0] for text in avoided])  # B, tokens, width
+        null = torch.cat([self._encode_text(text)[0] for text in avoided])  # (B, tokens, width)
         nothing, branches = torch.zeros_like(sources), self._guidance.branches
         embeddings = torch.cat([instructions if words else null for words, _ in branches])
-        conditions = torch.cat([sources if image else nothing for _, image in branches])  # K * B, 4, h, w
+        conditions = torch.cat([sources if image else nothing for _, image in branches])  # (K * B, 4, h, w)
         return embeddings, conditions, [note for _, note in texts]
 
     def _attention(self, items: list[Item]) -> dict[str, Any]:
-        """Arguments of the UNet for the weights of words, and for negative prompts that guide attention."""
+        """Arguments of the UNet for word weights and for attention guidance."""
         requests = [request for request, _ in items]
         with_words = [words for words, _ in self._guidance.branches]
         options: Json = {}
         if any(request.weights for request in requests):
             with self._text_lock:
-                each = [word_weights(self._tokenizer, r.instruction, r.weights) for r in requests]
-            given = torch.stack(each)  # B, tokens
-            rows = [given if words else torch.ones_like(given) for words in with_words]
-            options["weights"] = torch.cat(rows).to(self._device)  # K * B, tokens
+                weights = [word_weights(self._tokenizer, r.instruction, r.weights) for r in requests]
+            with_text = torch.stack(weights)  # (B, tokens)
+            rows = [with_text if words else torch.ones_like(with_text) for words in with_words]
+            options["weights"] = torch.cat(rows).to(self._device)  # (K * B, tokens)
         if requests[0].guided:
             texts = [request.negative_prompt for request in requests] * sum(with_words)
-            states = torch.cat([self._encode_text(text)[0] for text in texts])  # guided rows, tokens, width
-            kept = torch.cat([self._tokens(text)["attention_mask"] for text in texts]).bool()
+            states = torch.cat([self._encode_text(text)[0] for text in texts])  # (guided rows, tokens, width)
+            in_prompt = torch.cat([self._tokens(text)["attention_mask"] for text in texts]).bool()
             guided = [k for k in range(len(with_words) * len(requests)) if with_words[k // len(requests)]]
-            options["avoided"] = Avoided(guidance_rule(requests[0].guided), guided, states, kept)
+            options["avoided"] = Avoided(guidance_rule(requests[0].guided), guided, states, in_prompt)
         return {"cross_attention_kwargs": options} if options else {}
 
     def _develop(self, latents: Tensor) -> list[np.ndarray | None]:
-        """(B, 4, h, w) to B images (H, W, 3) uint8; None where a value is not finite."""
+        """Latents (B, 4, h, w) -> B images (H, W, 3) uint8; None for one with values that are not finite."""
         pixels = self._decode(latents)
         finite = torch.isfinite(latents).flatten(1).all(1) & torch.isfinite(pixels).flatten(1).all(1)
         levels = (pixels / 2 + 0.5).clamp(0, 1).nan_to_num() * 255
         levels = levels.round() if self.rounding == "round" else levels
-        images = levels.to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()  # NCHW float => NHWC uint8
+        images = (
+            levels.to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
+        )  # (B, 3, H, W) float => (B, H, W, 3) uint8
         return [image.copy() if good else None for image, good in zip(images, finite.tolist(), strict=True)]
 
     def _decode(self, latents: Tensor) -> Tensor:
-        """(B, 4, h, w) to (B, 3, H, W) float32, nominally in [-1, 1]."""
+        """Latents (B, 4, h, w) -> pixels (B, 3, H, W) float32, nominally in [-1, 1]."""
         scaled = (latents / self._vae.config.scaling_factor).to(self._dtype)
         parts = [self._vae.decode(part, return_dict=False)[0] for part in scaled.split(_VAE_CHUNK)]
         return torch.cat(parts).float()
 
     def _read_text(self, text: str) -> tuple[Tensor, str]:
-        """((1, tokens, width) hidden states, note). Alone, so its bits do not depend on the batch."""
+        """(hidden states (1, tokens, width), note). One text per call, so that its bits do not depend on the
+        batch."""
         encoded = self._tokens(text)
         limit = encoded["input_ids"].shape[1]
         with self._text_lock:
@@ -231,18 +236,19 @@ class InstructPix2Pix(Editor):
         return encoded.to(self._device)
 
     def _encode_images(self, images: np.ndarray) -> Tensor:
-        """(B, H, W, 3) uint8 to (B, 4, h, w): the mode of the VAE's posterior, not scaled."""
-        # NHWC, uint8 => NCHW, float32, [-1, 1]
+        """Images (B, H, W, 3) uint8 -> mode of the VAE's posterior, (B, 4, h, w), not scaled."""
+        # (B, H, W, 3) uint8 => (B, 3, H, W) float32 in [-1, 1]
         pixels = torch.from_numpy(images).to(self._device).permute(0, 3, 1, 2).float() / 127.5 - 1
         parts = pixels.to(self._dtype).split(_VAE_CHUNK)
         return torch.cat([self._vae.encode(part).latent_dist.mode() for part in parts])
 
     def _sample(self, embeddings: Tensor, conditions: Tensor, seeds: list[int], **options: Any) -> Tensor:
-        """(K * B, tokens, width), (K * B, 4, h, w) to (B, 4, h, w) float32; options: of the UNet."""
+        """Texts (K * B, tokens, width), images (K * B, 4, h, w) -> latents (B, 4, h, w) float32. options: of
+        the UNet."""
         sigmas = self._scheduler.sigmas.tolist()
         prediction_type = self._scheduler.config.prediction_type
         noise = SampleNoise(seeds, tuple(conditions.shape[1:]), self._device)
-        x = noise.draw() * sigmas[0]
+        x = noise.draw() * sigmas[0]  # (B, 4, h, w)
         steps = zip(self._scheduler.timesteps, sigmas[:-1], sigmas[1:], strict=True)
         for timestep, sigma, sigma_next in steps:
             scaled = x / (sigma**2 + 1) ** 0.5
@@ -254,12 +260,12 @@ class InstructPix2Pix(Editor):
     def _predict(
         self, unet: Any, scaled: Tensor, timestep: Tensor, texts: Tensor, conditions: Tensor, **options: Any
     ) -> Tensor:
-        """Guided prediction (B, 4, h, w) float32 of `unet`, its K branches in one forward.
+        """Guided prediction (B, 4, h, w) float32 of `unet`, its K branches in one forward pass.
 
-        scaled: (B, 4, h, w) as the sampler scales its input; texts, conditions: from `_condition`.
+        scaled: (B, 4, h, w), the scheduler's scaled latents; texts, conditions: from `_condition`.
         """
         count = len(self._guidance.branches)
-        # K * B, 4 + 4, h, w
+        # (K * B, 4 + 4, h, w): latents, image condition
         inputs = torch.cat([torch.cat([scaled.to(conditions.dtype)] * count), conditions], dim=1)
         output = unet(inputs, timestep, encoder_hidden_states=texts, return_dict=False, **options)[0]
         return self._guidance.combine(output.float(), *self._scales)

@@ -26,7 +26,7 @@ from nein.editors.checkpoint import (
     check_parts,
     check_tokenizers,
     content_hash,
-    explained,
+    explain_errors,
     find_device,
     locate,
 )
@@ -124,12 +124,12 @@ class DiffusersPipeline(Editor):
         self._device = find_device(device)
         if choose("offload", offload, OFFLOADS) != "none" and self._device.type == "cpu":
             raise EditorError(f"offload is {offload!r}, which needs a GPU, but the device is 'cpu'")
-        where = checkpoint if isinstance(checkpoint, str) else "in memory"
+        label = checkpoint if isinstance(checkpoint, str) else "in memory"
         if isinstance(checkpoint, str):
             how: dict[str, Any] = {"name": pipeline, "config": config, "dtype": dtype, "rewriter": rewriter}
             self._pipeline, published = _load(checkpoint, revision, **how)
         elif lora is not None:
-            raise EditorError("a pipeline in memory has its weights; leave out lora")
+            raise EditorError("a pipeline in memory takes no lora; call its load_lora_weights")
         else:
             self._pipeline, published = checkpoint, {"class": type(checkpoint).__name__}
         kind = type(self._pipeline).__name__
@@ -143,24 +143,24 @@ class DiffusersPipeline(Editor):
                 f"{kind} is made of blocks and cannot be offloaded; leave out offload={offload}"
             )
         self._rewriter = recipe.rewriter if rewriter else ""
-        check_tokenizers(self._pipeline, where)
+        check_tokenizers(self._pipeline, label)
         if lora is not None:
             add_lora(self._pipeline, lora)
         if cosxl:
             self._pipeline.is_cosxl_edit = True
             self._pipeline.scheduler = diffusers.EDMEulerScheduler(**_COSXL)
         self._guidance: dict[str, float] = {}
-        for what, argument, scale in (
+        for setting, argument, scale in (
             ("guidance_scale", recipe.guidance, guidance_scale),
             ("image_guidance_scale", recipe.image_guidance, image_guidance_scale),
         ):
             if scale is not None and not argument:
-                raise EditorError(f"{kind} has no {what}; leave out {what}={scale}")
+                raise EditorError(f"{kind} has no {setting}; omit {setting}={scale}")
             if scale is not None:
                 self._guidance[argument] = float(scale)
         sized = bool(recipe.size or recipe.resolution)
         if resolution is not None and not sized:
-            raise EditorError(f"{kind} decides about sizes itself; leave out resolution={resolution}")
+            raise EditorError(f"{kind} chooses sizes itself; omit resolution={resolution}")
         self.name, self.steps, self.negative_prompt = name, steps, negative_prompt
         self.resolution = (resolution or 1024) if sized else None
         self.batch_size = batch_size if recipe.batched else 1
@@ -171,7 +171,7 @@ class DiffusersPipeline(Editor):
         tokenizers = [part for part in parts.values() if hasattr(part, "get_vocab")]
         self._facts = {
             "pipeline": kind,
-            "checkpoint": where,
+            "checkpoint": label,
             "revision": revision,
             "weights": {"sha256": content_hash(modules, tokenizers)},
             "published": published,
@@ -191,7 +191,7 @@ class DiffusersPipeline(Editor):
         }
         for module in modules.values():
             align(module).eval().requires_grad_(False)
-        with explained(where):
+        with explain_errors(label):
             if offload == "model":
                 self._pipeline.enable_model_cpu_offload(device=self._device)
             elif offload == "sequential":
@@ -255,12 +255,12 @@ class DiffusersPipeline(Editor):
         images = [
             Image.fromarray(fit(request.image, size) if recipe.fit else request.image) for request in requests
         ]
-        each: dict[str, list[Any]] = {
+        by_argument: dict[str, list[Any]] = {
             "prompt": [_PROMPTS[recipe.prompt](request.instruction) for request in requests],
             "generator": [torch.Generator("cpu").manual_seed(int(request.seed)) for request in requests],
             **({"negative_prompt": avoided} if self.negative_prompt is not None or any(avoided) else {}),
         }
-        arguments |= {name: values if several else values[0] for name, values in each.items()}
+        arguments |= {name: values if several else values[0] for name, values in by_argument.items()}
         source: Any = images if several else images[0]
         for _ in range(recipe.nested):
             source = [source]
@@ -288,7 +288,7 @@ def _load(
     """(pipeline, what the checkpoint declares). Raises EditorError."""
     source, _, file = (checkpoint, "", "") if is_local(checkpoint) else checkpoint.partition(":")
     source, revision = locate(source, revision)
-    with warnings.catch_warnings(), explained(checkpoint):
+    with warnings.catch_warnings(), explain_errors(checkpoint):
         # `torch_dtype` is `dtype` in later versions of diffusers, which still take it.
         warnings.simplefilter("ignore", FutureWarning)
         if file or Path(source).is_file():

@@ -1,4 +1,4 @@
-"""The table of editors, from presets.yaml: rows, what they are called, and which row a checkpoint gets."""
+"""Table of editors, read from presets.yaml; which row a name, a preset or a checkpoint gets."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from nein.loading.references import check_hub, expand_user, hide_credentials, is
 
 @dataclass(frozen=True)
 class EditorPreset:
-    """One row; presets.yaml says what its fields mean. `place` is "module:Class"."""
+    """One row; presets.yaml explains its fields."""
 
     name: str
-    place: str
+    place: str  # "module:Class"
     editor: str
-    preset: str = "paper"  # "" of an editor without a checkpoint
+    preset: str = "paper"  # "" for an editor without a model
     can: Sequence[str] = ()
     checkpoint: str | None = None
     obtain: str = ""
@@ -39,7 +39,7 @@ class EditorPreset:
 
     @property
     def pipeline(self) -> str | None:
-        """The class of diffusers that it runs, where that is an option."""
+        """Class of diffusers that the editor runs, if it is an option."""
         return self.values.get("pipeline")
 
     def options(self) -> Json:
@@ -48,7 +48,7 @@ class EditorPreset:
 
 _TABLE = yaml.load(
     resources.files(__package__).joinpath("presets.yaml").read_text(encoding="utf-8"),
-    getattr(yaml, "CSafeLoader", yaml.SafeLoader),  # the pure-Python one takes ten times as long
+    getattr(yaml, "CSafeLoader", yaml.SafeLoader),  # ten times as fast as the pure-Python one
 )
 _FIELDS = {"class": "place", "options": "values", "models": "layouts"}
 _ROWS = [
@@ -61,68 +61,67 @@ BASIC = {row.name: row for row in _ROWS if not row.preset}
 PRESETS = {row.name: row for row in _ROWS if row.preset}
 #: (editor, preset) -> the row that `--editor E --preset P` means: the first of several.
 DEFAULT_ROWS = {(row.editor, row.preset): row.name for row in reversed(PRESETS.values())}
-#: Class of diffusers -> how it is called, the fields of `editors.pipelines.Recipe`.
+#: Class of diffusers -> fields of its `editors.pipelines.Recipe`.
 PIPELINES: dict[str, Json] = _TABLE["pipelines"]
 
-#: Where `nein convert` takes configurations and tokenizer from.
+#: Source of configurations and tokenizer for `nein convert`.
 DEFAULT_CONFIG = "timbrooks/instruct-pix2pix"
-#: Options that change neither an image nor its last bits, and so may differ when a run is continued.
+#: Options that do not change an image, not even its last bits; they may differ when a run resumes.
 WITHOUT_EFFECT = ("offload", "concurrency", "timeout", "retries")
-#: The editors of the NeIn paper's Table 3, which `--editor all` stands for, and what is printed beside them:
-#: doing nothing, and painting everything over.
+#: `--editor all`: the editors of the NeIn paper's Table 3, and baselines: no edit, and one color.
 PAPER_EDITORS = ("ip2p", "magicbrush", "zone", "hqedit", "instructdiffusion")
 CONTROLS = {"nano": ("identity", "solid"), "paper": ("identity",)}
-#: As diffusers' `save_lora_weights` names it.
+#: File name of diffusers' `save_lora_weights`.
 LORA = "pytorch_lora_weights.safetensors"
 OPENAI = "https://api.openai.com/v1"
 
 
 def split_lora(reference: str) -> tuple[str, str]:
-    """(folder or hub id, file) of a file, a folder, or `owner/name[@revision][:FILE]`."""
+    """(folder or hub id, file name) of a file, a folder, or `owner/name[@revision][:FILE]`."""
     path = expand_user(reference)
     if path.is_file():
         return str(path.parent), path.name
     if path.is_dir():
         return str(path), LORA
-    where, _, file = reference.partition(":")
-    return where, file or LORA
+    folder, _, file = reference.partition(":")
+    return folder, file or LORA
 
 
 def split_address(reference: str) -> tuple[str, str]:
-    """(address, model) of openai:URL#MODEL, or openai:MODEL, which is at OPENAI_BASE_URL or OpenAI's own.
-    Raises EditorError."""
-    given = parse_reference(reference)
-    url = (os.environ.get("OPENAI_BASE_URL") or OPENAI) if given.url is None else given.url
-    if not (reference.startswith("openai:") and given.name and is_address(url)):
+    """(URL, model) of openai:URL#MODEL, or of openai:MODEL at OPENAI_BASE_URL or OpenAI. Raises
+    EditorError."""
+    parsed = parse_reference(reference)
+    url = (os.environ.get("OPENAI_BASE_URL") or OPENAI) if parsed.url is None else parsed.url
+    if not (reference.startswith("openai:") and parsed.name and is_address(url)):
         raise EditorError(
             f"'{hide_credentials(reference)}' is not a served editor; expected openai:URL#MODEL, such as "
             "openai:http://localhost:8000/v1#Qwen/Qwen-Image-Edit-2511, or openai:MODEL"
         )
-    return url, given.name
+    return url, parsed.name
 
 
 def preset_row(name: str, preset: str) -> EditorPreset:
-    """The row for `--editor NAME --preset PRESET`; a model reference gets the values of the row of the
-    pipeline class it declares, else InstructPix2Pix's. Raises EditorError."""
+    """Row for `--editor NAME --preset PRESET`; a model reference gets the values of the row of its pipeline
+    class, else of InstructPix2Pix. Raises EditorError."""
     choose("preset", preset, sorted({row.preset for row in PRESETS.values()}))
     row = PRESETS.get(DEFAULT_ROWS.get((name, preset), name))
     if row is not None and row.preset == preset:
         return row
-    given = parse_reference(name)
-    if row is None and given.has_files:
-        same = [row for row in PRESETS.values() if row.pipeline and row.checkpoint == given.name]
-        parent = same[0] if same else row_of_class(declared(name), preset)
+    parsed = parse_reference(name)
+    if row is None and parsed.has_files:
+        same = [row for row in PRESETS.values() if row.pipeline and row.checkpoint == parsed.name]
+        parent = same[0] if same else row_of_class(read_index(name), preset)
         sources = {"checkpoint": "given by the user", "*": f"row {parent.name!r}"}
-        own: Json = {"name": name, "editor": name, "checkpoint": name, "revision": None, "note": ""}
-        return replace(parent, **own, sources=sources)
+        changes: Json = {"name": name, "editor": name, "checkpoint": name, "revision": None, "note": ""}
+        return replace(parent, **changes, sources=sources)
     choices = {
         choice for row in PRESETS.values() if row.preset == preset for choice in (row.name, row.editor)
     }
-    raise unknown(f"editor of --preset {preset}", name, sorted(choices), "Or give a local folder or hub id.")
+    raise unknown(f"editor of --preset {preset}", name, sorted(choices), "Or pass a local folder or hub id.")
 
 
 def row_of_class(index: Mapping[str, Any], preset: str) -> EditorPreset:
-    """The row of the class that an index declares: FLUX.2-klein has two, by whether it is distilled."""
+    """Row of the class in a pipeline's index; FLUX.2-klein has two, for distilled and other models."""
     rows = [row for row in PRESETS.values() if row.pipeline and row.pipeline == index.get("_class_name")]
     if rows:
         return rows[-1 if index.get("is_distilled") else 0]
@@ -131,8 +130,8 @@ def row_of_class(index: Mapping[str, Any], preset: str) -> EditorPreset:
 
 
 @functools.cache
-def declared(name: str) -> Mapping[str, Any]:
-    """The index of the pipeline in a local folder or a repository on the hub; {} without one."""
+def read_index(name: str) -> Mapping[str, Any]:
+    """Index (model_index.json) of the pipeline in a folder or hub repository; {} without one."""
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError
 
@@ -150,4 +149,4 @@ def declared(name: str) -> Mapping[str, Any]:
             continue
         if isinstance(index, dict):
             return index
-    return {}  # the loader says more about what is wrong
+    return {}  # the loader will explain

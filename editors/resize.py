@@ -1,4 +1,4 @@
-"""Named rules that bring an image to the size an editor works at."""
+"""Named rules that resize an image to an editor's working size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from PIL import Image
 from nein.loading.resize import fit as fit
 from nein.loading.resize import r64, r64_size
 
-Size = tuple[int, int]
+Size = tuple[int, int]  # (width, height)
 ZONE_MULTIPLE = 32
 
 
@@ -25,30 +25,30 @@ def squash(image: np.ndarray, resolution: int) -> np.ndarray:
 
 
 class Frame(NamedTuple):
-    """How rule "zone" sets an image into its working size; sizes (width, height), corner (left, top)."""
+    """Frame of rule "zone"."""
 
-    scaled: tuple[int, int]
-    size: tuple[int, int]
-    corner: tuple[int, int]
+    scaled: tuple[int, int]  # (width, height) of the scaled image
+    size: tuple[int, int]  # (width, height) of the padded frame
+    corner: tuple[int, int]  # (left, top) of the image in the frame
 
 
 def zone_frame(width: int, height: int, resolution: int = 512) -> Frame:
-    """The frame that rule "zone" gives an image of `width` x `height` pixels.
+    """Frame of rule "zone" for an image of `width` x `height` pixels.
 
-    Nothing is enlarged; a side beyond `resolution` brings the longer one down to it. Source:
+    An image is never enlarged; the longer side is scaled down to `resolution` if it exceeds it. Source:
     `check_image_size` of github.com/lsl001006/ZONE @ 9788584 (there with 512, and multiples of 32).
     """
     longest = max(width, height)
     scaled = (width, height)
     if longest > resolution:
-        # A very thin image would lose its last pixel; the original then fails.
+        # At least one pixel: the original fails for a very thin image.
         scaled = max(1, int(width * resolution / longest)), max(1, int(height * resolution / longest))
     wide, high = (math.ceil(side / ZONE_MULTIPLE) * ZONE_MULTIPLE for side in scaled)
     return Frame(scaled, (wide, high), ((wide - scaled[0]) // 2, (high - scaled[1]) // 2))
 
 
 def zone(image: np.ndarray, resolution: int) -> np.ndarray:
-    """Scale down to `zone_frame` (bicubic, PIL's default) and pad with black. Source as there."""
+    """Scale down to `zone_frame` (bicubic, PIL's default) and pad with black. Source: see `zone_frame`."""
     frame = zone_frame(image.shape[1], image.shape[0], resolution)
     scaled = Image.fromarray(image)
     if scaled.size != frame.scaled:
@@ -58,24 +58,25 @@ def zone(image: np.ndarray, resolution: int) -> np.ndarray:
     return np.array(canvas)
 
 
-#: Name -> its function of (H, W, 3) uint8 and a resolution in pixels, which gives (H', W', 3) uint8.
+#: Rule -> function of an image (H, W, 3) uint8 and a resolution in pixels, returning (H', W', 3) uint8.
 RULES: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {"r64": r64, "squash": squash, "zone": zone}
 
 
-# --- sizes that pipelines of diffusers are asked for ---------------------------------------------------
+# --- output sizes requested of diffusers pipelines -----------------------------------------------------
 
 
 def area32(size: Size, resolution: int) -> Size:
-    """The image's aspect ratio, an area near resolution x resolution, sides in multiples of 32."""
+    """Size with the image's aspect ratio, an area near resolution x resolution, and sides in multiples of
+    32."""
     ratio = math.sqrt(size[0] / size[1])
     width, height = (max(32, round(resolution * r / 32) * 32) for r in (ratio, 1 / ratio))
     return width, height
 
 
 def kontext(size: Size, resolution: int) -> Size:
-    """The size FLUX.1 Kontext was trained at whose aspect ratio is closest, scaled to `resolution`.
+    """Training size of FLUX.1 Kontext with the nearest aspect ratio, scaled to `resolution`.
 
-    Without it the pipeline answers every image with a square. Sizes: diffusers 0.42.1,
+    By default the pipeline returns a square for every image. Sizes: diffusers 0.42.1,
     PREFERRED_KONTEXT_RESOLUTIONS in pipelines/flux/pipeline_flux_kontext.py (for 1024).
     """
     widths = (672, 688, 720, 752, 800, 832, 880, 944, 1024, 1104, 1184, 1248, 1328, 1392, 1456, 1504, 1568)
@@ -86,7 +87,7 @@ def kontext(size: Size, resolution: int) -> Size:
 
 
 def chronoedit(size: Size, resolution: int) -> Size:
-    """Area of 720 x 1280 at resolution 960, sides floored to multiples of 16.
+    """Size with an area near resolution x resolution (960: 720 x 1280), sides floored to multiples of 16.
 
     Source: example in diffusers 0.42.1, pipelines/chronoedit/pipeline_chronoedit.py.
     """
@@ -95,7 +96,7 @@ def chronoedit(size: Size, resolution: int) -> Size:
     return max(16, width), max(16, height)
 
 
-#: (size of the image, resolution) -> size of the result, each as (width, height).
+#: Name -> function of (size of the image, resolution) that returns the size of the result.
 SIZES: dict[str, Callable[[Size, int], Size]] = {
     "r64": lambda size, resolution: r64_size(*size, resolution),
     "area32": area32,

@@ -1,4 +1,5 @@
-"""Noise per sample, Euler-ancestral sampling, guidance; attention, recorded, weighted or guided."""
+"""Sampling of InstructPix2Pix models: schedulers, noise per sample, guidance, and attention that is recorded,
+weighted or guided."""
 
 from __future__ import annotations
 
@@ -19,19 +20,19 @@ from nein.loading.digests import Json
 
 
 def euler_ancestral(config: Mapping[str, Any]) -> Any:
-    """The scheduler for a checkpoint whose own scheduler has `config`; only the noise schedule is taken over.
+    """Euler-ancestral scheduler with the noise schedule of `config`, a checkpoint's own scheduler.
 
-    Spacing is "linspace", as in the original code (k-diffusion's CompVisDenoiser.get_sigmas): many scheduler
-    files say "leading", which starts at a lower noise level (11.0 in place of 14.6 with 20 steps).
+    Spacing is "linspace", as in the original code (k-diffusion's CompVisDenoiser.get_sigmas); many
+    checkpoints say "leading", which starts at a lower noise level (11.0 instead of 14.6 with 20 steps).
     """
     return EulerAncestralDiscreteScheduler.from_config(config, timestep_spacing="linspace", steps_offset=0)
 
 
 def dpm_solver(config: Mapping[str, Any]) -> Any:
-    """DPM-Solver++ of second order (arXiv:2211.01095) on the noise schedule of `config`.
+    """Second-order DPM-Solver++ (arXiv:2211.01095) with the noise schedule of `config`.
 
-    Spacing as in `euler_ancestral`. The last step goes to the lowest trained noise level, not to zero, and
-    is of second order: what diffusers 0.18, to which ZONE is pinned, did before it had `final_sigmas_type`.
+    Spacing as in `euler_ancestral`. The last step ends at the lowest trained noise level, not at zero, and is
+    of second order, as in diffusers 0.18, to which ZONE is pinned.
     """
     return DPMSolverMultistepScheduler.from_config(
         config, timestep_spacing="linspace", steps_offset=0, final_sigmas_type="sigma_min"
@@ -39,7 +40,7 @@ def dpm_solver(config: Mapping[str, Any]) -> Any:
 
 
 def effective_config(scheduler: Any) -> Json:
-    """The scheduler's class and its settings."""
+    """Class and settings of a scheduler."""
     plain = (bool, int, float, str, type(None))
     settings = {name: value for name, value in scheduler.config.items() if not name.startswith("_")}
     settings = {name: value if isinstance(value, plain) else str(value) for name, value in settings.items()}
@@ -49,7 +50,7 @@ def effective_config(scheduler: Any) -> Json:
 def guide(prediction: Tensor, text_scale: float, image_scale: float) -> Tensor:
     """e_uncond + s_T (e_text - e_image) + s_I (e_image - e_uncond): InstructPix2Pix, arXiv:2211.09800, eq. 3.
 
-    prediction: (3B, ...) in the order [instruction + image, "" + image, "" + zero image]; returns (B, ...).
+    prediction: (3 B, ...) in the order [instruction + image, "" + image, "" + zero image]; returns (B, ...).
     """
     text, image, uncond = prediction.chunk(3)
     return uncond + text_scale * (text - image) + image_scale * (image - uncond)
@@ -58,22 +59,24 @@ def guide(prediction: Tensor, text_scale: float, image_scale: float) -> Tensor:
 def guide_two_conditions(prediction: Tensor, text_scale: float, image_scale: float) -> Tensor:
     """(e_image + e_text) / 2 + s_T (e_both - e_image) + s_I (e_both - e_text).
 
-    prediction: (3B, ...) in the order [instruction + image, "" + image, instruction + zero image]; returns
-    (B, ...). The model never met both conditions withheld. Source: edit_cli.py of
+    prediction: (3 B, ...) in the order [instruction + image, "" + image, instruction + zero image]; returns
+    (B, ...). The model was never trained without both conditions. Source: edit_cli.py of
     github.com/cientgu/InstructDiffusion @ 435f0c3 (arXiv:2309.03895).
     """
-    both, image, text = prediction.chunk(3)
-    return 0.5 * (image + text) + text_scale * (both - image) + image_scale * (both - text)
+    text_and_image, image, text = prediction.chunk(3)
+    return (
+        0.5 * (image + text) + text_scale * (text_and_image - image) + image_scale * (text_and_image - text)
+    )
 
 
 @dataclass(frozen=True)
 class Guidance:
-    """The branches of the UNet's batch, each (instruction given, image given), and their combination."""
+    """Guidance branches of a UNet call, and their combination."""
 
-    branches: tuple[tuple[bool, bool], ...]
-    combine: Callable[[Tensor, float, float], Tensor]  # of (B * branches, ...), s_T, s_I
-    above: float  # s_T has to be,
-    least: float  # and s_I at least
+    branches: tuple[tuple[bool, bool], ...]  # (with instruction, with image) each
+    combine: Callable[[Tensor, float, float], Tensor]  # of (branches * B, ...), s_T, s_I
+    above: float  # s_T must be greater
+    least: float  # s_I must be at least this
 
     def check(self, text_scale: float, image_scale: float) -> None:
         """Raises EditorError."""
@@ -86,9 +89,9 @@ class Guidance:
 
 
 GUIDANCES = {
-    # Below 1 diffusers switches guidance off and the original code does not.
+    # Below 1 diffusers disables guidance, unlike the original code.
     "ip2p": Guidance(((True, True), (False, True), (False, False)), guide, above=1, least=1),
-    # Its published task presets go down to 1.0 and 0.5.
+    # Published task presets go down to 1.0 and 0.5.
     "instructdiffusion": Guidance(
         ((True, True), (False, True), (True, False)), guide_two_conditions, above=0, least=0
     ),
@@ -122,8 +125,8 @@ def ancestral_step(
 
 
 class SampleNoise:
-    """Successive standard-normal draws for a batch: one CPU generator per sample, float32, whatever the batch
-    and the device, since generators of different devices give different numbers."""
+    """Standard-normal noise for a batch, by one CPU generator per sample: it does not depend on batch or
+    device."""
 
     def __init__(self, seeds: Sequence[int], shape: tuple[int, ...], device: torch.device) -> None:
         self._generators = [torch.Generator("cpu").manual_seed(int(seed)) for seed in seeds]
@@ -131,48 +134,50 @@ class SampleNoise:
 
     def draw(self) -> Tensor:
         """(B, *shape) float32 on the device."""
-        # Pinned memory lets the copy run while the GPU is still busy with the previous step. Not the default
-        # dtype: it is another one while a thread beside this one loads a model.
+        # Pinned memory lets the copy overlap with the previous step. float32 explicitly: another thread that
+        # loads a model changes the default dtype.
         batch = torch.empty(self._shape, dtype=torch.float32, pin_memory=self._device.type == "cuda")
         for row, generator in zip(batch, self._generators, strict=True):
             row.normal_(generator=generator)
         return batch.to(self._device, non_blocking=True)
 
 
-#: Which of the three guidance branches (instruction + image, "" + image, "" + zero image) are averaged.
+#: Name -> averaged guidance branches of [instruction + image, "" + image, "" + zero image].
 BRANCHES = {"text": [0], "uncond": [1, 2]}
 
 
 class AttentionRecord:
-    """Sum of attention probabilities over heads, branches (a key of `BRANCHES`), steps, and layers with h * w
-    query positions (`grid`). A UNet call has 3 * `batch` rows, branch by branch."""
+    """Mean of attention probabilities over heads, branches (a key of `BRANCHES`), steps, and layers with h *
+    w query positions (`grid`). A UNet call has 3 * `batch` rows, branch by branch."""
 
     def __init__(self, batch: int, grid: tuple[int, int], branches: str) -> None:
         self.batch, self.grid, self._branches = batch, grid, BRANCHES[branches]
-        self._sum: Tensor | None = None  # B, h * w, T
+        self._sum: Tensor | None = None  # (B, h * w, T)
         self._count = 0
 
-    def wants(self, positions: int) -> bool:
+    def matches(self, positions: int) -> bool:
+        """Whether a layer has the grid's number of positions."""
         return positions == self.grid[0] * self.grid[1]
 
     def add(self, probabilities: Tensor, heads: int) -> None:
-        """probabilities: (3 B * heads, h * w, T), heads fastest, as diffusers folds them."""
+        """Add a layer's probabilities, (3 B * heads, h * w, T), heads fastest, as diffusers folds them."""
+        # (3 B * heads, h * w, T) => (3, B, heads, h * w, T) => (B, h * w, T)
         total = probabilities.float().unflatten(0, (3, self.batch, heads))[self._branches].sum((0, 2))
         self._sum = total if self._sum is None else self._sum + total
         self._count += len(self._branches) * heads
 
     def mean(self) -> Tensor:
-        """(B, h, w, T) float32: how each cell's attention was spread over the tokens. Raises ValueError."""
+        """Attention of each cell over the tokens, (B, h, w, T) float32. Raises ValueError."""
         if self._sum is None:
             raise ValueError(
-                f"the UNet has no cross-attention of {self.grid[0]} x {self.grid[1]} cells on its way down "
-                f"or up; ZONE reads such maps, so choose a map_stride that the UNet has"
+                f"the UNet has no cross-attention with {self.grid[0]} x {self.grid[1]} cells on its way down "
+                f"or up, which ZONE reads; pass another map_stride"
             )
         return (self._sum / self._count).unflatten(1, self.grid)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
-    """softmax(Q K^T / sqrt(d)) V, all (B, heads, tokens, d): (B, tokens, heads * d)."""
+    """softmax(Q K^T / sqrt(d)) V: inputs (B, heads, tokens, d), output (B, tokens, heads * d)."""
     output = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
     return output.transpose(1, 2).flatten(2)
 
@@ -190,9 +195,10 @@ class Nag:
     tau: float = 2.5
     alpha: float = 0.38
 
-    def __call__(self, query: Tensor, prompt: Any, negative: Any, kept: Tensor) -> Tensor:
-        plus, minus = attend(query, *prompt), attend(query, *negative)  # B, tokens, heads * d
+    def __call__(self, query: Tensor, prompt: Any, negative: Any, in_prompt: Tensor) -> Tensor:
+        plus, minus = attend(query, *prompt), attend(query, *negative)  # (B, tokens, heads * d)
         guided = self.scale * plus - (self.scale - 1) * minus
+        # L1 norms per token, (B, tokens, 1)
         norm, limit = (z.abs().sum(-1, keepdim=True).clamp_min(1e-6) for z in (guided, plus))
         guided = guided * (self.tau * limit / norm).clamp_max(1)
         return self.alpha * guided + (1 - self.alpha) * plus
@@ -210,54 +216,59 @@ class Vsf:
     scale: float = 1.7
     bias: float = 0.2
 
-    def __call__(self, query: Tensor, prompt: Any, negative: Any, kept: Tensor) -> Tensor:
-        key = torch.cat([prompt[0], negative[0]], 2)
+    def __call__(self, query: Tensor, prompt: Any, negative: Any, in_prompt: Tensor) -> Tensor:
+        key = torch.cat([prompt[0], negative[0]], 2)  # (B, heads, 2 * tokens, d)
         value = torch.cat([prompt[1], -self.scale * negative[1]], 2)
-        lowered = torch.full(kept.shape, -self.bias, dtype=query.dtype, device=query.device)  # B, tokens
-        lowered = lowered.masked_fill(~kept, -math.inf)
-        mask = torch.nn.functional.pad(lowered, (prompt[0].shape[2], 0))[:, None, None]  # B, 1, 1, tokens
+        lowered = torch.full(
+            in_prompt.shape, -self.bias, dtype=query.dtype, device=query.device
+        )  # (B, tokens)
+        lowered = lowered.masked_fill(~in_prompt, -math.inf)
+        mask = torch.nn.functional.pad(lowered, (prompt[0].shape[2], 0))[
+            :, None, None
+        ]  # (B, 1, 1, 2 * tokens)
         return attend(query, key, value, mask)
 
 
-#: Ways to guide attention away from a negative prompt, functions of (query, (key, value) of the prompt, (key,
-#: value) of the negative prompt, kept): each (B, heads, tokens, d), kept (B, tokens): no padding.
+#: Rules of attention guidance away from a negative prompt, functions of (query, (key, value) of the prompt,
+#: (key,
+#: value) of the negative prompt, in_prompt): each (B, heads, tokens, d), in_prompt (B, tokens) bool: no
+#: padding.
 RULES: dict[str, Nag | Vsf] = {"nag": Nag(), "vsf": Vsf()}
 
 
 def guidance_rule(guided: str) -> Nag | Vsf:
-    """The rule of "nag", "vsf", or one of these with a scale, "nag:8"."""
+    """Rule of "nag" or "vsf", or with a scale, "nag:8"."""
     name, _, scale = guided.partition(":")
     return replace(RULES[name], scale=float(scale)) if scale else RULES[name]
 
 
 @dataclass(frozen=True)
 class Avoided:
-    """Negative prompts by which `rows` of a call of the UNet are guided."""
+    """Negative prompts for `rows` of a UNet call."""
 
     rule: Nag | Vsf
     rows: Sequence[int]
     states: Tensor  # (rows, tokens, width)
-    kept: Tensor  # (rows, tokens), which are no padding
+    in_prompt: Tensor  # (rows, tokens) bool: no padding
 
     def guide(self, attn: Any, hidden_states: Tensor, text: Tensor, output: Tensor) -> Tensor:
-        """The attention `output` to the text, before its projection, with these rows guided."""
+        """Attention `output` to the text, before its projection, with the rows replaced by guided ones."""
 
-        def heads(states: Tensor) -> Tensor:  # B, tokens, heads * d => B, heads, tokens, d
+        def heads(states: Tensor) -> Tensor:  # (B, tokens, heads * d) => (B, heads, tokens, d)
             return states.unflatten(-1, (attn.heads, -1)).transpose(1, 2)
 
         rows = torch.tensor(self.rows, device=output.device)
         query = heads(attn.to_q(hidden_states[rows]))
         prompt = heads(attn.to_k(text[rows])), heads(attn.to_v(text[rows]))
         negative = heads(attn.to_k(self.states)), heads(attn.to_v(self.states))
-        return output.index_copy(0, rows, self.rule(query, prompt, negative, self.kept))
+        return output.index_copy(0, rows, self.rule(query, prompt, negative, self.in_prompt))
 
 
 class Processor:
-    """Attention as diffusers computes it, except that probabilities are worked out in full where they are
-    recorded or weighted, or rows are guided away from negative prompts.
+    """Attention processor: diffusers' own, unless probabilities are recorded or weighted, or rows are guided.
 
-    weights  (rows of the call, tokens): factors of the probabilities of every token, which afterwards need
-             not add up to 1: c in "Attention Re-weighting", Prompt-to-Prompt (arXiv:2208.01626), section 3.2.
+    weights  (rows of the call, tokens): factor of each token's probability, without renormalization: c in
+             "Attention Re-weighting", Prompt-to-Prompt (arXiv:2208.01626), section 3.2.
     """
 
     def __init__(self, recorded: bool) -> None:
@@ -274,29 +285,29 @@ class Processor:
         weights: Tensor | None = None,
         avoided: Avoided | None = None,
     ) -> Tensor:
-        wanted = (
-            self._recorded and record and hidden_states.ndim == 3 and record.wants(hidden_states.shape[1])
+        records = (
+            self._recorded and record and hidden_states.ndim == 3 and record.matches(hidden_states.shape[1])
         )
-        if encoder_hidden_states is None or not (wanted or weights is not None or avoided is not None):
+        if encoder_hidden_states is None or not (records or weights is not None or avoided is not None):
             return self._plain(attn, hidden_states, encoder_hidden_states, attention_mask, temb)
-        query = attn.head_to_batch_dim(attn.to_q(hidden_states))  # rows * heads, h * w, d
-        key = attn.head_to_batch_dim(attn.to_k(encoder_hidden_states))  # rows * heads, T, d
+        query = attn.head_to_batch_dim(attn.to_q(hidden_states))  # (rows * heads, h * w, d)
+        key = attn.head_to_batch_dim(attn.to_k(encoder_hidden_states))  # (rows * heads, T, d)
         value = attn.head_to_batch_dim(attn.to_v(encoder_hidden_states))
-        probabilities = attn.get_attention_scores(query, key, attention_mask)  # rows * heads, h * w, T
-        if record is not None and wanted:
+        probabilities = attn.get_attention_scores(query, key, attention_mask)  # (rows * heads, h * w, T)
+        if record is not None and records:
             record.add(probabilities, attn.heads)
         if weights is not None:
-            factors = weights.repeat_interleave(attn.heads, 0)[:, None]  # rows * heads, 1, T
+            factors = weights.repeat_interleave(attn.heads, 0)[:, None]  # (rows * heads, 1, T)
             probabilities = probabilities * factors.to(probabilities.dtype)
-        output = attn.batch_to_head_dim(torch.bmm(probabilities, value))  # rows, h * w, heads * d
+        output = attn.batch_to_head_dim(torch.bmm(probabilities, value))  # (rows, h * w, heads * d)
         if avoided is not None:
             output = avoided.guide(attn, hidden_states, encoder_hidden_states, output)
         return attn.to_out[1](attn.to_out[0](output)) / attn.rescale_output_factor
 
 
 def install(unet: Any) -> None:
-    """Give `unet` processors that weight its cross-attention, and record it on the way down and up, not in
-    the middle; without a record and weights it computes what it did."""
+    """Install a `Processor` in every attention layer; cross-attention is recorded on the way down and up, not
+    in the middle."""
     sides = ("down_blocks", "up_blocks")
     unet.set_attn_processor(
         {name: Processor(name.startswith(sides) and ".attn2." in name) for name in unet.attn_processors}
@@ -304,18 +315,18 @@ def install(unet: Any) -> None:
 
 
 def word_weights(tokenizer: Any, text: str, factors: Mapping[str, float]) -> Tensor:
-    """(tokens,) float32: the factor of every token of `text`, padded as a text encoder reads it; 1 but for
-    the words of `factors`, whatever their case; the "car" of a "cartoon" only where there is no car. Raises
-    ValueError for one that is not in the text."""
+    """Factor of every token of `text`, padded as for the text encoder, (tokens,) float32: 1, except for the
+    words of `factors` in any case. Part of a longer word ("car" in "cartoon") counts only if the word itself
+    is absent. Raises ValueError for a word that is not in the text."""
     encoded = tokenizer(text, padding="max_length", truncation=True, return_offsets_mapping=True)
     weights = torch.ones(len(encoded["input_ids"]), dtype=torch.float32)
     for word, factor in factors.items():
         plain = re.escape(word)
-        found = [*re.finditer(rf"(?<!\w){plain}(?!\w)", text, re.IGNORECASE)]
-        found = found or [*re.finditer(plain, text, re.IGNORECASE)]
-        if not found:
+        matches = [*re.finditer(rf"(?<!\w){plain}(?!\w)", text, re.IGNORECASE)]
+        matches = matches or [*re.finditer(plain, text, re.IGNORECASE)]
+        if not matches:
             raise ValueError(f"{word!r} is not in the instruction {text!r}")
-        for index, (start, end) in enumerate(encoded["offset_mapping"]):  # special tokens are empty
-            if start < end and any(start < match.end() and match.start() < end for match in found):
+        for index, (start, end) in enumerate(encoded["offset_mapping"]):  # special tokens are empty spans
+            if start < end and any(start < match.end() and match.start() < end for match in matches):
                 weights[index] = factor
     return weights

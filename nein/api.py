@@ -23,7 +23,7 @@ from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.report import make_finding
 from nein.benchmarks.runner import FIGURES_CSV, SCORES_CSV, Benchmark
 from nein.config.groups import start
-from nein.editors.function import FUNCTION_OPTIONS, as_editor, name_of, takes_options
+from nein.editors.function import FUNCTION_OPTIONS, make_editor, name_of, takes_options
 from nein.engine.folder import Folder, runs_below
 from nein.engine.machine import Processes, sentence
 from nein.loading.digests import Json, json_digest
@@ -91,7 +91,7 @@ def evaluate(
         overrides = config.editor_options
         if any_takes and not takes_options(thing):
             overrides = {key: value for key, value in overrides.items() if key in FUNCTION_OPTIONS}
-        return as_editor(thing, name=name, device=device, **machine, **overrides)
+        return make_editor(thing, name=name, device=device, **machine, **overrides)
 
     from nein.benchmarks.nein.run import NEIN
 

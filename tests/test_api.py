@@ -118,11 +118,11 @@ def test_a_seed_belongs_to_the_sample():
 
 
 BAD_EDITORS = [
-    (lambda image, instruction: None, "gave a NoneType"),
-    (lambda image, instruction: np.zeros((8, 8, 3)), "gave an array of shape"),
-    (lambda image, instruction: image.convert("RGBA"), "gave a picture in mode RGBA"),
-    (lambda image, instruction: "done", "gave a str"),
-    (lambda image, instruction: Image.new("RGB", (0, 8)), "gave a picture in mode RGB"),
+    (lambda image, instruction: None, "returned a NoneType"),
+    (lambda image, instruction: np.zeros((8, 8, 3)), "returned an array of shape"),
+    (lambda image, instruction: image.convert("RGBA"), "returned an image in mode RGBA"),
+    (lambda image, instruction: "done", "returned a str"),
+    (lambda image, instruction: Image.new("RGB", (0, 8)), "returned an image in mode RGB"),
     (lambda image, instruction: torn_picture(), "raised OSError: image file is truncated"),
     (lambda image, instruction: {}["key"], "raised KeyError"),
 ]
@@ -147,7 +147,7 @@ def test_a_bad_result_is_the_samples_error_unless_all_are_bad():
         if said == "raised KeyError":
             assert reasons.str.contains(r"test_api.py:\d+, in \S+").any()
         assert len(own) > len(reasons) > 0
-        with pytest.raises(UserError, match=f"'bad' has made no picture so far: bad {said}") as caught:
+        with pytest.raises(UserError, match=f"'bad' has made no image so far: bad {said}") as caught:
             nein.evaluate({"bad": edit}, **FEW)
         assert isinstance(caught.value.__cause__, KeyError | OSError) == ("raised" in said)
 
@@ -166,7 +166,7 @@ def test_a_function_may_change_what_it_is_given_and_give_another_size():
 @pytest.mark.parametrize(
     ("thing", "said"),
     [
-        (3, "is of type int, which is not an editor; expected a function"),
+        (3, "is of type int, not an editor; expected a function"),
         (object(), "not an editor; expected a function"),
         ([], "no editor or model to evaluate"),
         (None, "None is no editor or model"),
@@ -202,7 +202,7 @@ def test_a_pipeline_in_memory_edits_as_its_folder_does():
     pipeline = StableDiffusionInstructPix2PixPipeline.from_pretrained(
         zoo.path("ip2p"), safety_checker=None, torch_dtype=torch.float32
     )
-    memory = editors.as_editor(pipeline, name="mine", preset="nano", steps=4)
+    memory = editors.make_editor(pipeline, name="mine", preset="nano", steps=4)
     folder = editors.get_editor("ip2p-nano", checkpoint=str(zoo.path("ip2p")), steps=4)
     image = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
     request = editors.EditRequest("a", image, "Remove the dog.", 7)

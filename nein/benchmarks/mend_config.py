@@ -87,7 +87,7 @@ def find_kind(config: MendConfig) -> str:
     if name in (*MODELS, "random") or label in MODELS or dual_prefix(name) is not None:
         return "encoder"
     location = references.resolve(name) if form.has_files else ""
-    if location and editors.declared(location).get("_class_name"):
+    if location and editors.read_index(location).get("_class_name"):
         return "editor"
     from transformers.models.auto import modeling_auto as auto
 

@@ -57,10 +57,10 @@ def convert(source: Path, folder: Path, *, ema: bool | None = None, config: str 
         raise UserError(f"The parent of '{folder}' does not exist; create it first.")
     if source.suffix not in SUFFIXES:
         raise UserError(f"'{source}' is not a checkpoint; a single file ends in {', '.join(SUFFIXES)}")
-    from nein.editors.checkpoint import ORIGIN, explained
+    from nein.editors.checkpoint import ORIGIN, explain_errors
     from nein.metrics.loading import new_folder
 
-    with new_folder(folder) as draft, explained(str(source)):
+    with new_folder(folder) as draft, explain_errors(str(source)):
         pipeline, origin = read_file(source, ema=ema, config=config)
         pipeline.save_pretrained(draft, safe_serialization=True)
         facts = {**origin, "sha256": file_sha256(source)}
@@ -84,7 +84,7 @@ def read_file(path: Path, *, ema: bool | None = None, config: str | None = None)
     from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
     from nein.editors import DEFAULT_CONFIG
-    from nein.editors.checkpoint import check_channels, explained
+    from nein.editors.checkpoint import check_channels, explain_errors
     from nein.editors.sampling import euler_ancestral
     from nein.loading.weights import read_checkpoint
 
@@ -102,7 +102,7 @@ def read_file(path: Path, *, ema: bool | None = None, config: str | None = None)
     reference = config or DEFAULT_CONFIG
     parsed = parse_reference(reference)
     source: dict[str, Any] = {"pretrained_model_name_or_path": parsed.name, "revision": parsed.revision}
-    with explained(reference):
+    with explain_errors(reference):
         unet_config = diffusers.UNet2DConditionModel.load_config(**source, subfolder="unet")
         vae_config = diffusers.AutoencoderKL.load_config(**source, subfolder="vae")
         text_config = CLIPTextConfig.from_pretrained(**source, subfolder="text_encoder")
@@ -126,7 +126,7 @@ def read_file(path: Path, *, ema: bool | None = None, config: str | None = None)
         (vae, names.convert_ldm_vae_checkpoint(tensors, vae_config)),
         (text_encoder, words),
     ):
-        with explained(f"{path} with the configuration of {reference}"):
+        with explain_errors(f"{path} with the configuration of {reference}"):
             module.load_state_dict(state, strict=True, assign=True)
         module.eval()
     pipeline: Any = diffusers.StableDiffusionInstructPix2PixPipeline(

@@ -68,7 +68,7 @@ class EditorChoice:
             return getattr(self.made, "concurrency", None)
         if is_served(self.row) or "concurrency" in self.options:
             return int(self.options.get("concurrency") or 0)
-        thing = editors.foreign(self.row)
+        thing = editors.load_plugin(self.row)
         if thing is None or isinstance(thing, type):
             return 0 if getattr(thing, "paid", False) else None
         return 1  # a function

@@ -112,7 +112,7 @@ def test_a_damaged_checkpoint_is_refused_in_a_sentence(case, copied):
 def test_other_models_and_folders_are_refused(tmp_path):
     with pytest.raises(EditorError, match=r"cannot load .*config\.json"):
         build(tmp_path)
-    with pytest.raises(EditorError, match="not an instruction editor: its UNet takes 4 channels"):
+    with pytest.raises(EditorError, match="not an instruction editor: its UNet has 4 input channels"):
         build(build_pipeline(tmp_path / "plain", in_channels=4))
 
 

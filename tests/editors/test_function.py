@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from nein.editors import EditorError, EditRequest, Refused, as_editor
+from nein.editors import EditorError, EditRequest, Refused, make_editor
 from nein.editors.function import is_transient
 from nein.loading.service import Pace, png
 
@@ -59,12 +59,12 @@ def test_calls_go_side_by_side_and_pictures_keep_their_order_and_seeds(kind):
 
     together = []
     made = {"function": edit, "async": edit_async, "object with async call": Client()}[kind]
-    editor = as_editor(made, name="edit", concurrency=4)
+    editor = make_editor(made, name="edit", concurrency=4)
     results = editor.edit(requests_of(8))
     assert [result.id for result in results] == [f"s{k}" for k in range(8)]
     assert [int(result.image[0, 0, 0]) for result in results] == [100 + 2 * k for k in range(8)]
     assert len(loops) == (kind != "function")
-    assert editor.fingerprint == as_editor(made, name="edit").fingerprint
+    assert editor.fingerprint == make_editor(made, name="edit").fingerprint
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_what_a_service_raises_for_a_while_is_tried_again(error, again, quick):
         return image
 
     assert is_transient(error) == again
-    fine, other = as_editor(edit, retries=1).edit(requests_of(2))
+    fine, other = make_editor(edit, retries=1).edit(requests_of(2))
     assert fine.image is not None
     assert other.image is None
     assert other.transient == again
@@ -92,28 +92,28 @@ def test_what_a_service_raises_for_a_while_is_tried_again(error, again, quick):
     assert quick == ([1] if again else [])
     if again:
         failures[:] = [error]
-        assert all(result.image is not None for result in as_editor(edit, retries=1).edit(requests_of(2)))
+        assert all(result.image is not None for result in make_editor(edit, retries=1).edit(requests_of(2)))
 
 
 def test_a_refusal_is_told_apart_and_a_function_that_always_fails_ends_the_command():
     def refuses(image, instruction):
         raise Refused("violence")
 
-    [result] = as_editor(refuses).edit(requests_of(1))
+    [result] = make_editor(refuses).edit(requests_of(1))
     assert (result.refused, result.error) == (True, "violence")
 
     def fails(image, instruction):
         raise ConnectionError("down")
 
-    with pytest.raises(EditorError, match="'fails' has made no picture so far: fails raised"):
-        as_editor(fails, retries=0, concurrency=2).edit(requests_of(3))
+    with pytest.raises(EditorError, match="'fails' has made no image so far: fails raised"):
+        make_editor(fails, retries=0, concurrency=2).edit(requests_of(3))
 
 
 def test_other_options_of_a_function_are_refused():
-    with pytest.raises(EditorError, match="has no options but concurrency and retries; leave out steps"):
-        as_editor(lambda image, instruction: image, steps=3)
+    with pytest.raises(EditorError, match="its options are concurrency and retries; omit steps"):
+        make_editor(lambda image, instruction: image, steps=3)
     with pytest.raises(EditorError, match="concurrency is 0"):
-        as_editor(lambda image, instruction: image, concurrency=0)
+        make_editor(lambda image, instruction: image, concurrency=0)
 
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/howto/editors.md"
@@ -129,7 +129,7 @@ def example(monkeypatch, server):
         [code] = re.findall(rf'^```python title="{name}"\n(.*?)^```$', PAGE.read_text(), re.M | re.S)
         names = {}
         exec(re.sub(r'"https://[^/]+', f'"{server.url}', code), names)  # noqa: S102 - of our own page
-        return as_editor(names["edit"], concurrency=2)
+        return make_editor(names["edit"], concurrency=2)
 
     return load
 

@@ -143,7 +143,7 @@ def five_channels(tensors):
             r"KL.*bias",
         ),
         (lambda t: t.pop("model_ema.diffusion_modelout2bias"), True, "lacks 1 averaged"),
-        (five_channels, None, "takes 5 channels"),
+        (five_channels, None, "has 5 input channels"),
         (lambda t: t.clear(), None, "not in the original latent-diffusion format"),
     ],
 )

@@ -90,7 +90,7 @@ def test_weights_that_cannot_be_used_are_a_sentence(case, tmp_path):
     for reference, sentence in (
         (tmp_path / "none", "neither an existing folder nor a hub id"),
         ("owner/name", "'owner/name' is not in .* offline mode is enabled"),
-        (strange, "has 0 of the 1 modules of lora|cannot load"),
+        (strange, "has 0 of its 1 modules|cannot load"),
     ):
         with pytest.raises((EditorError, UserError), match=sentence):
             build(lora=str(reference))
@@ -103,18 +103,18 @@ def test_a_lost_half_and_modules_that_the_class_does_not_have_are_refused(case):
     names = sorted(tensors)
     whole, left = len(names) // 2, len(names) // 2 - 1
     save_file({name: tensors[name] for name in names[1:]}, folder / FILE)
-    with pytest.raises(EditorError, match=rf"of the {whole} modules of lora .*, {left} of which have both"):
+    with pytest.raises(EditorError, match=rf"of its {whole} modules, {left} with both matrices"):
         build(lora=str(folder))
     moved = {n if n in names[:2] else f"{n.partition('.')[0]}.no.{n}": tensors[n] for n in names}
     save_file(moved, folder / FILE)
-    with pytest.raises(EditorError, match=f"has 1 of the {whole} modules"):
+    with pytest.raises(EditorError, match=f"has 1 of its {whole} modules"):
         build(lora=str(folder))
 
 
 def test_only_classes_and_checkpoints_that_take_them_get_them(kontext, checkpoint):
     pipeline = diffusers.FluxKontextPipeline.from_pretrained(kontext)
-    with pytest.raises(EditorError, match="pipeline in memory has its weights; leave out lora"):
-        editors.as_editor(pipeline, name="mine", lora="a/b")
+    with pytest.raises(EditorError, match="pipeline in memory takes no lora"):
+        editors.make_editor(pipeline, name="mine", lora="a/b")
     with pytest.raises(EditorError, match="Unknown option 'lora'"):
         editors.check("zone", lora="a/b")
 

@@ -213,7 +213,7 @@ def test_a_class_is_called_with_arguments_that_it_has_and_sentences_go_in_verbat
         shell_of(name, calls), **{key: options[key] for key in options if key not in ("pipeline", "cosxl")}
     )
     if not small:
-        with pytest.raises(EditorError, match="decides about sizes itself; leave out resolution=512"):
+        with pytest.raises(EditorError, match="chooses sizes itself; omit resolution=512"):
             DiffusersPipeline(shell_of(name, calls), resolution=512)
     request = request_of()
     np.testing.assert_array_equal(image_of(editor, request), np.full((64, 96, 3), 128, np.uint8))
@@ -335,7 +335,7 @@ def test_what_the_installed_class_leaves_out_is_a_warning(folder_of, tmp_path, c
     weights = folder / "vae" / "diffusion_pytorch_model.safetensors"
     save_file({**load_file(weights), "more": torch.zeros(1)}, weights, metadata={"format": "pt"})
     get_editor("flux-kontext", checkpoint=str(folder))
-    installed = f"FluxTransformer2DModel of diffusers {diffusers.__version__} does not know zero_cond_t"
+    installed = f"FluxTransformer2DModel of diffusers {diffusers.__version__} ignores zero_cond_t"
     assert f"{installed} of its configuration" in caplog.text
     assert "1 weights that its AutoencoderKL does not read, first 'more'" in caplog.text
 

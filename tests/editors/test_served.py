@@ -13,7 +13,7 @@ from PIL import Image
 from nein import cli, editors
 from nein.benchmarks.nein.runs import RunDir
 from nein.editors import EditorError, get_editor
-from nein.editors.served import megapixel, nearest_of_three, own
+from nein.editors.served import megapixel, nearest_of_three, round_size
 from nein.engine.folder import runs_below
 from nein.loading import service
 from tests.helpers import killing
@@ -92,14 +92,14 @@ def test_what_decides_a_picture_is_in_the_fingerprint_and_the_address_is_not(bui
     assert not build(seed=7).seeded
     assert editors.can(f"openai:{server.url}#edit-1", "negative_prompt")
     assert not editors.can("openai:gpt-image-2", "negative_prompt")
-    with pytest.raises(EditorError, match="'mask' is decided by the benchmark"):
+    with pytest.raises(EditorError, match="'mask' is set by the benchmark"):
         build(mask="x.png")
 
 
 @pytest.mark.parametrize("size", [(640, 480), (427, 640), (64, 64), (3000, 500), (100, 1000)])
 def test_sizes_keep_the_aspect_ratio_as_far_as_the_model_can(size):
     ratio = size[0] / size[1]
-    for rule, sides in ((megapixel, megapixel(size)), (own, own(size))):
+    for rule, sides in ((megapixel, megapixel(size)), (round_size, round_size(size))):
         assert sides[0] % 16 == sides[1] % 16 == 0
         held = min(3, max(1 / 3, ratio)) if rule is megapixel else ratio
         assert sides[0] / sides[1] == pytest.approx(held, rel=0.05)
@@ -129,10 +129,10 @@ FIRST_FAILS = [
     ((HANG_UP, "", {}), "transient", "the connection failed"),
     (refusal("moderation_blocked"), "refused", "safety_violations=[violence] ..."),
     (refusal("content_filter"), "refused", "HTTP 400"),
-    ((200, {"created": 1, "data": []}, {}), "", "the reply has no picture"),
-    ((200, {"data": [{"b64_json": "no picture"}]}, {}), "", "the reply has no picture"),
-    ((200, {"data": [{"b64_json": base64.b64encode(b"nothing").decode()}]}, {}), "", "that can be read"),
-    ((200, {"data": [{"url": "/a.png"}]}, {}), "", "add --editor-options.response_format b64_json"),
+    ((200, {"created": 1, "data": []}, {}), "", "the reply has no readable image"),
+    ((200, {"data": [{"b64_json": "no picture"}]}, {}), "", "the reply has no readable image"),
+    ((200, {"data": [{"b64_json": base64.b64encode(b"nothing").decode()}]}, {}), "", "no readable image"),
+    ((200, {"data": [{"url": "/a.png"}]}, {}), "", "pass --editor-options.response_format b64_json"),
 ]  # fmt: skip
 
 
@@ -179,7 +179,7 @@ def test_a_mistake_is_one_sentence(reference, sentence, build, server, monkeypat
 def test_a_key_that_is_refused_ends_the_command(build, server, requests_of):
     editor = build()
     server.rule = lambda body, count: (401, {"error": {"message": f"Incorrect API key provided: {KEY}"}}, {})
-    with pytest.raises(EditorError, match=r"'openai:#edit-1' has made no picture .*401") as caught:
+    with pytest.raises(EditorError, match=r"'openai:#edit-1' has made no image .*401") as caught:
         editor.edit(requests_of(3))
     assert KEY not in str(caught.value)
 

@@ -87,9 +87,11 @@ def edit_by_hand(models, request, beta):
 
 @pytest.fixture
 def finals(monkeypatch):
-    """The arguments of every call of `zone.final`."""
-    calls, final = [], zone.final
-    monkeypatch.setattr(zone, "final", lambda *arrays, **how: calls.append(arrays) or final(*arrays, **how))
+    """The arguments of every call of `zone.blend_layer`."""
+    calls, final = [], zone.blend_layer
+    monkeypatch.setattr(
+        zone, "blend_layer", lambda *arrays, **how: calls.append(arrays) or final(*arrays, **how)
+    )
     return calls
 
 

@@ -88,8 +88,8 @@ def test_recorded_attention_is_the_mean_over_heads_and_the_chosen_branches(branc
 
 def test_the_mean_is_over_steps_and_layers_by_their_heads_and_other_sizes_are_left_out():
     kept = AttentionRecord(1, (1, 2), "uncond")
-    assert kept.wants(2)
-    assert not kept.wants(4)
+    assert kept.matches(2)
+    assert not kept.matches(4)
     kept.add(torch.full((3 * 1, 2, 1), 0.2), heads=1)
     kept.add(torch.full((3 * 3, 2, 1), 0.6), heads=3)
     torch.testing.assert_close(kept.mean(), torch.full((1, 1, 2, 1), (0.2 + 3 * 0.6) / 4))
@@ -122,9 +122,9 @@ def test_the_difference_stretches_each_map(floor, first, last, stretched, differ
 
 def test_the_rival_is_the_end_mark_or_all_words_together():
     attention = np.array([[[0.5, 0.125, 0.25, 0.0625, 0.0625]]])  # start, two words, end, padding
-    assert masks.rival(attention, 4, "last").tolist() == [[0.0625]]
-    assert masks.rival(attention, 4, "words").tolist() == [[0.375]]
-    assert masks.rival(attention, 2, "words").tolist() == [[0.125]]  # no word: the end mark
+    assert masks.choose_rival(attention, 4, "last").tolist() == [[0.0625]]
+    assert masks.choose_rival(attention, 4, "words").tolist() == [[0.375]]
+    assert masks.choose_rival(attention, 2, "words").tolist() == [[0.125]]  # no word: the end mark
 
 
 @pytest.mark.parametrize("threshold, region", [(108, ["#.", "#."]), (128, ["##", "#."]), (254, ["##", "#."])])
@@ -203,7 +203,7 @@ def test_the_first_segment_with_the_best_overlap_is_chosen(rough, segments, best
 def smooth(edited, source, dilated=None, protocol="fixed", radius=1000.0, threshold=30, closing=1):
     dilated = np.ones(edited.shape[:2], bool) if dilated is None else dilated
     lengths = {"smooth_radius": radius, "smooth_threshold": threshold, "smooth_closing": closing}
-    return masks.smoother(source, edited, dilated, Settings(protocol=protocol, **lengths))
+    return masks.find_smooth_edge(source, edited, dilated, Settings(protocol=protocol, **lengths))
 
 
 def flat(value, shape=(8, 8)):

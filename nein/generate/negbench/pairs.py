@@ -77,7 +77,7 @@ class TextMaker:
         from nein.editors import checkpoint
 
         folder, revision = checkpoint.locate(name)
-        with checkpoint.explained(name):
+        with checkpoint.explain_errors(name):
             index = DiffusionPipeline.load_config(folder, revision=revision)
             checkpoint.check_parts(index, name, folder, revision)
             options: Row = {"revision": revision, "use_safetensors": True, "torch_dtype": torch_dtype(dtype)}

@@ -26,7 +26,7 @@ def test_a_text_to_image_model_is_widened(config, tmp_path):
 
 def test_a_unet_of_another_kind_is_refused(config, tmp_path):
     five = build_pipeline(tmp_path / "five", in_channels=5)
-    with pytest.raises(ValueError, match="its UNet takes 5 channels"):
+    with pytest.raises(ValueError, match="its UNet has 5 input channels"):
         model.load_base(config(base=five))
 
 
