@@ -159,7 +159,7 @@ def _sample(
     stems, family = [image_name(texts["COCO"]), image_name(texts["NeIn"])], row.get("family")
     for stem in (*stems, *(thing["without"] for thing in row.get("things", ()))):
         # They become file names: nothing that could leave the folder.
-        if stem != Path(stem).name or not stem.isprintable() or stem.startswith("."):
+        if "/" in stem or not stem.isprintable() or stem.startswith("."):
             raise ValueError(f"{stem!r} is not a plain file stem")
     paths = []
     for stem, folder, by_name in zip(stems, folders, images, strict=True):
@@ -196,7 +196,8 @@ def _sample(
 def image_name(text: str) -> str:
     """What an image is known by, in records and folders: without an image's ending, its accents composed."""
     name = unicodedata.normalize("NFC", text)
-    return name.removesuffix(ending) if (ending := Path(name).suffix).lower() in IMAGE_SUFFIXES else name
+    stem, _, ending = name.rpartition(".")
+    return stem if stem and f".{ending.lower()}" in IMAGE_SUFFIXES else name
 
 
 def _find_images(folder: Path) -> dict[str, list[Path]]:
