@@ -100,7 +100,7 @@ def test_a_report_may_be_of_every_finished_run_of_the_folder(whole, tmp_path):
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "status": "running"}))
 
     class Whole(counting.Counting):
-        whole, headline = True, ()
+        reports_all, headline = True, ()
 
     config = counting.CountingConfig.create(model="nano:negvqa-negated", out=out, device="cpu", limit=8)
     said = Whole()(config, Executor("cpu"))

@@ -216,7 +216,7 @@ def test_so_many_blocks_are_worked_on_at_once_and_so_many_threads_reach_torch(
         return square(model, numbers, missing)
 
     stages = two_stages(folder, work=work, model=Model.one("asking", Squarer, place))
-    start_executor(RuntimeOptions.of(**{"device": "cpu", **options})).compute(stages)
+    start_executor(RuntimeOptions.create(**{"device": "cpu", **options})).compute(stages)
     torch.set_num_threads(1)
     assert max(count for count, _ in seen) == most
     assert {each for _, each in seen} == {threads}

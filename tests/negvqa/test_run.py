@@ -201,7 +201,7 @@ def test_two_files_with_other_columns_are_joined_and_a_report_of_them_finds_the_
     )
     assert {item.id: item.questions for item in halves().items} == {i.id: i.questions for i in joined.items}
     files[3].write_text("")
-    with pytest.raises(UserError, match=r"has no question 1\d"):
+    with pytest.raises(UserError, match=r"lacks question 1\d"):
         halves()
 
 
