@@ -226,8 +226,7 @@ THINGS = tuple(
     "airplane,apple,banana,bench,bicycle,bird,boat,book,bottle,bus,cake,car,cat,chair,cup,dog,kite,pizza,"
     "sheep,teddy bear,umbrella".split(",")
 )
-#: A denial of a whole sentence.
-UNTRUE = "The following is not true: {}"
+UNTRUE = "The following is not true: {}"  # a denial of a whole sentence
 
 
 @dataclass(frozen=True)

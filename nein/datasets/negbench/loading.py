@@ -20,8 +20,7 @@ from nein.nano.scenes import is_nano
 from nein.nano.scenes import world as world_of
 
 log = logging.getLogger(__name__)
-#: Images, by name, among which SimpleNeg's captions search (steer.py of its release).
-GALLERY = 25_000
+GALLERY = 25_000  # images, sorted by name, that SimpleNeg's captions search (steer.py of its release)
 PAIRS = 300  # pairs of drawn scenes when no number is asked for
 
 

@@ -43,8 +43,7 @@ def _verb(subject: str, third: str, plain: str, contrast: str = ", but not") -> 
 
 #: Held out of every training: a new verb, with denying words that `VARIED` has in other sentences.
 UNSEEN = "includes"
-#: Held out of every training: "lacks" occurs nowhere else.
-NEGATOR = "lacks"
+NEGATOR = "lacks"  # Held out of every training: "lacks" occurs nowhere else
 HELD_OUT = {
     UNSEEN: _verb("This {thing}", "includes", "include", " but not"),
     NEGATOR: _forms(

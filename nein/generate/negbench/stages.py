@@ -180,8 +180,7 @@ FILES: dict[str, Row] = {
 ORIGINALS = "retrieval"
 #: Files that are written in other words too, beside the templated ones.
 REPHRASED = ("negated_retrieval", "mcq", "negcap", "negmcq")
-#: Stem of a file -> its records of one image.
-Tasks = dict[str, list[RetrievalItem | Question]]
+Tasks = dict[str, list[RetrievalItem | Question]]  # stem of a file -> its records of one image
 
 
 def sentence_rules(config: NegbenchConfig) -> sentences.Rules:
