@@ -16,7 +16,7 @@ from nein.config import options
 from nein.config.options import Options, argument, names
 from nein.loading.references import TEXTS, Need, find_cached_folder
 
-HEAD = ("name", "what", "from", "licence", "here")
+HEAD = ("name", "what", "from", "license", "here")
 WIDTH = 60  # of a column
 #: Judges of edits: (name, description, origin).
 REWARDS = (
@@ -46,20 +46,20 @@ class Entry:
     name     As a user types it.
     origin   A repository, "ships with nein", or how to get it.
     needs    Its downloads.
-    lacking  Why it is not here, if `needs` do not decide that.
+    obstacle  Why it is not here, if `needs` do not decide that.
     """
 
     name: str
-    what: str
+    about: str
     origin: str
-    licence: str
+    license: str
     needs: tuple[Need, ...] = ()
-    lacking: str = ""
+    obstacle: str = ""
 
     def row(self) -> tuple[str, ...]:
-        availability = self.lacking or ("yes" if all(map(is_here, self.needs)) else "no")
+        availability = self.obstacle or ("yes" if all(map(is_here, self.needs)) else "no")
         origin = self.origin if len(self.origin) <= WIDTH else f"{self.origin[: WIDTH - 3]}..."
-        return (self.name, self.what, origin, self.licence, availability)
+        return (self.name, self.about, origin, self.license, availability)
 
 
 def run(config: ListConfig) -> str:
@@ -81,15 +81,15 @@ def _editors() -> Iterator[Entry]:
     rows = editors.PRESETS.values()
     for row in rows:
         first = DEFAULT_ROWS[row.editor, row.preset] == row.name
-        what = f"--editor {row.editor if first else row.name} --preset {row.preset}"
+        about = f"--editor {row.editor if first else row.name} --preset {row.preset}"
         if row.checkpoint is None:
-            yield Entry(row.name, what, row.obtain.partition(":")[0], "see there", lacking="by hand")
+            yield Entry(row.name, about, row.obtain.partition(":")[0], "see there", obstacle="by hand")
             continue
         needs = () if row.checkpoint.startswith("nano:") else tuple(editors.origins(row.name, None))
         named = (str(row.values.get(layout)) for layout in row.layouts)
         file = next((name for name in named if name.endswith((".pth", ".ckpt", ".safetensors"))), "")
         obstacle = f"no {file}" if needs and file and not Path(file).exists() else ""
-        yield _make_entry(row.name, what, needs, obstacle)
+        yield _make_entry(row.name, about, needs, obstacle)
     listed = {name for row in rows for name in (row.name, row.editor)}
     for name in editors.available():
         if name not in listed:
@@ -114,8 +114,8 @@ def _judges() -> Iterator[Entry]:
     for point in metadata.entry_points(group=GROUP):
         yield Entry(f"plugin:{point.name}", "a judge", f"plug-in {point.value}", "")
     yield Entry("module:attribute", "a judge of yours", "a Python file of yours", "")
-    for name, what, origin in REWARDS:
-        yield Entry(name, f"reward, {what}", origin, "see its card", lacking="by hand")
+    for name, about, origin in REWARDS:
+        yield Entry(name, f"reward, {about}", origin, "see its card", obstacle="by hand")
     yield Entry("openai:URL#MODEL", "vqa, behind an endpoint", "the package openai", "the model's")
 
 
@@ -129,11 +129,11 @@ def _models() -> Iterator[Entry]:
         yield _make_entry(f"nano:{name}", "embedded", ())
     yield from (row for row in _list_presets((*metrics.ENCODERS, "choices")) if row.needs)
     for row in MODELS.values():
-        what = "two towers (negbench)"
+        about = "two towers (negbench)"
         if row.reference is None:
-            yield Entry(row.name, what, row.obtain, "see there", lacking="by hand")
+            yield Entry(row.name, about, row.obtain, "see there", obstacle="by hand")
         else:
-            yield _make_entry(row.name, what, tuple(model_needs("dual", row.reference)))
+            yield _make_entry(row.name, about, tuple(model_needs("dual", row.reference)))
 
 
 def _data() -> Iterator[Entry]:
@@ -146,15 +146,15 @@ def _data() -> Iterator[Entry]:
     for world in WORLDS.values():
         yield Entry(world.name, f"drawn scenes, wording {world.wording}", "drawn on first use", OURS)
     yield Entry(DATA, "drawn scenes, negation in scope: edits", "drawn on first use", OURS)
-    for what, name in PUBLISHED.items():
-        yield _make_entry(f"hub:{name}", what, tuple(data_needs(f"hub:{name}")))
+    for about, name in PUBLISHED.items():
+        yield _make_entry(f"hub:{name}", about, tuple(data_needs(f"hub:{name}")))
     for row in ROWS.values():
         rows = {task: f" ({count:,})" for task, count in row.sizes.items()}
         tasks = ", ".join(dict.fromkeys(part.task + rows.get(part.task, "") for part in row.parts))
         origin = row.images if row.suite == NEGBENCH else row.files_at
-        what = f"{row.suite}, {row.title}: {tasks}"
-        lacking = "" if origin.startswith("drawn") else "by hand"
-        yield Entry(row.name, what, origin, row.licence, lacking=lacking)
+        about = f"{row.suite}, {row.title}: {tasks}"
+        obstacle = "" if origin.startswith("drawn") else "by hand"
+        yield Entry(row.name, about, origin, row.licence, obstacle=obstacle)
 
 
 def _benchmarks() -> Iterator[Entry]:
@@ -192,11 +192,11 @@ def _make_entry(name: str, about: str, needs: tuple[Need, ...], obstacle: str = 
     """The row of a download; without needs, of a part of nein."""
     if not needs:
         return Entry(name, about, SHIPPED, OURS)
-    licenses = dict.fromkeys(_licence(need) for need in needs if need.files != TEXTS)
+    licenses = dict.fromkeys(_license(need) for need in needs if need.files != TEXTS)
     return Entry(name, about, str(needs[0]), "; ".join(licenses), needs, obstacle)
 
 
-def _licence(need: Need) -> str:
+def _license(need: Need) -> str:
     from huggingface_hub import metadata_load
 
     folder = find_cached_folder(need.reference, need.revision, need.kind)

@@ -42,14 +42,14 @@ def test_every_row_of_every_table_is_listed():
     assert {*(f"nano:{name}" for name in zoo.available()), *MODELS} <= things("models").keys()
     assert {*scenes.WORLDS, *ROWS, "hub:yuhuizhang/NegVQA"} <= things("data").keys()
     assert len(things("benchmarks")) == 2 * len(registry.OURS)
-    assert {one: things("data")[one].licence for one in ("valse", "naturalbench", "beaf")} == {
+    assert {one: things("data")[one].license for one in ("valse", "naturalbench", "beaf")} == {
         "valse": "MIT", "naturalbench": "Apache-2.0", "beaf": "none stated",
     }  # fmt: skip
 
 
 def test_what_ships_is_here(hub):
     row = cells("editors", "ip2p-nano")
-    assert (row["from"], row["licence"], row["here"]) == ("ships with nein", "Apache-2.0", "yes")
+    assert (row["from"], row["license"], row["here"]) == ("ships with nein", "Apache-2.0", "yes")
     assert cells("benchmarks", "nein eval --preset nano")["here"] == "yes"
 
 
@@ -58,9 +58,9 @@ def test_what_is_downloaded_is_here_when_its_weights_are_whole_and_every_reposit
     root = snapshot(hub, "models--timbrooks--instruct-pix2pix", {"model_index.json": "{}"})
     assert cells("editors", "ip2p")["here"] == "no"  # no weights
     (root / "snapshots" / "abc" / "model.safetensors").touch()
-    assert cells("editors", "ip2p")["licence"] == "see its card"
+    assert cells("editors", "ip2p")["license"] == "see its card"
     (root / "snapshots" / "abc" / "README.md").write_text("---\nlicense: wtfpl\n---\n")
-    assert (cells("editors", "ip2p")["here"], cells("editors", "ip2p")["licence"]) == ("yes", "wtfpl")
+    assert (cells("editors", "ip2p")["here"], cells("editors", "ip2p")["license"]) == ("yes", "wtfpl")
     (root / "blobs").mkdir()
     (root / "blobs" / "1234.incomplete").touch()
     assert cells("editors", "ip2p")["here"] == "no"  # half a file

@@ -115,7 +115,9 @@ class Endpoint:
     """Requests to models behind an address."""
 
     concurrency: PositiveInt | None = option(None, "concurrent requests (default: 8)")
-    timeout: PositiveFloat | None = option(None, "seconds per request (default: 120; edits: 300)")
+    timeout: PositiveFloat | None = option(
+        None, "time limit of a request (default: 120; edits: 300)", value="SECONDS"
+    )
     retries: NonNegativeInt | None = option(None, "retries of a failed request (default: 5)")
 
 
@@ -127,7 +129,7 @@ class Sending(Options):
 @dataclass(kw_only=True)
 class Budget(Sending):
     budget: PositiveFloat | None = option(
-        None, "stop at this many dollars of endpoints, summed over commands in OUT", "Machine"
+        None, "stop at this cost of endpoints, summed over commands in OUT", "Machine", value="DOLLARS"
     )
 
 
@@ -138,7 +140,7 @@ class SlurmJobs(Options):
     partition: str | None = option(None, "partition of the jobs", "Slurm")
     gres: str | None = option(None, "resources of each job: gpu:1", "Slurm")
     array: PositiveInt = option(4, "number of jobs", "Slurm")
-    time: str = option("4:00:00", "time limit of a job, which is then requeued", "Slurm")
+    time: str = option("4:00:00", "time limit of a job, which is then requeued", "Slurm", value="H:MM:SS")
     options: dict[str, str] = option({}, "further options of sbatch: --options.account NAME", "Slurm")
 
 
