@@ -136,12 +136,10 @@ class DiffusersPipeline(Editor):
         self._recipe = recipe = RECIPES[choose("pipeline class", kind, RECIPES)]
         if rewriter and not recipe.rewriter:
             raise EditorError(
-                f"{kind} has no rewriter of its own; leave out rewriter, or take --mend rewrite"
+                f"{kind} has no rewriter of its own; leave out rewriter, or pass --mend rewrite"
             )
         if offload != "none" and not hasattr(self._pipeline, f"enable_{offload}_cpu_offload"):
-            raise EditorError(
-                f"{kind} is made of blocks and cannot be offloaded; leave out offload={offload}"
-            )
+            raise EditorError(f"{kind} is made of blocks and cannot be offloaded; leave out offload")
         self._rewriter = recipe.rewriter if rewriter else ""
         check_tokenizers(self._pipeline, label)
         if lora is not None:
@@ -239,7 +237,7 @@ class DiffusersPipeline(Editor):
     def _paint(
         self, requests: list[EditRequest], size: Size
     ) -> tuple[list[np.ndarray], Sequence[str | None]]:
-        """(H, W, 3) float in [0, 1] each, and the text of the vendor's rewriter; None of it without one."""
+        """(H, W, 3) float in [0, 1] each, and the texts of the vendor's rewriter; None without one."""
         recipe, several = self._recipe, len(requests) > 1
         arguments: dict[str, Any] = {**recipe.fixed, **self._guidance}
         if recipe.size:
@@ -266,17 +264,16 @@ class DiffusersPipeline(Editor):
             source = [source]
         texts: Sequence[str | None] = [None] * len(requests)
         modular = isinstance(self._pipeline, diffusers.ModularPipeline)
-        if self._rewriter and not modular:  # the method, by itself: the call keeps its text to itself
+        if modular:  # a block that rewrites puts its text in place of the prompt
+            arguments["output"] = [recipe.result, "prompt"]
+        elif self._rewriter:  # before the call, which does not return the text
             rewrite = getattr(self._pipeline, self._rewriter)
-            # It samples with the global generator, at the temperature that is its default.
             texts = rewrite([arguments["prompt"]], images=images, device=self._device)
             arguments["prompt"] = texts[0]
-        if modular:  # a block that rewrites puts its text in the place of the prompt
-            arguments["output"] = [recipe.result, "prompt"]
         output = self._pipeline(
             **{recipe.image: source}, num_inference_steps=self.steps, output_type="np", **arguments
         )
-        if self._rewriter and modular:
+        if modular and (self._rewriter or output["prompt"] != arguments["prompt"]):
             texts = [output["prompt"]]
         results = output[recipe.result] if modular else getattr(output, recipe.result)
         return [np.asarray(image[-1] if recipe.result == "frames" else image) for image in results], texts

@@ -143,7 +143,7 @@ def read_index(name: str) -> Mapping[str, Any]:
                 check_hub(reference.name, reference.revision)
                 file = Path(hf_hub_download(reference.name, index_name, revision=reference.revision))
             index = json.loads(file.read_text(encoding="utf-8"))
-        except UserError:
+        except UserError:  # a hub that does not answer
             break
         except (OSError, ValueError, EntryNotFoundError):
             continue

@@ -34,9 +34,9 @@ from nein.wording.families import find_named
 
 def find_invented(text: str, sample: Sample, objects: Sequence[str]) -> list[str]:
     """The `objects` that the text names, and neither instruction nor caption or truth of its image."""
-    there = {sample.object, *(thing.name for thing in sample.things)}
-    there |= {*find_named([sample.negative, sample.caption], objects)}
-    return [noun for noun in find_named([text], objects) if noun not in there]
+    names = {sample.object, *(thing.name for thing in sample.things)}
+    names |= {*find_named([sample.negative, sample.caption], objects)}
+    return [noun for noun in find_named([text], objects) if noun not in names]
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,8 @@ class Rewriters(Benchmark):
         dataset = data.load(config.data, split=config.split)
         services = Services.create(config, config.out_dir / "cache")
         runs = []
-        for asked in config.rewriter:
-            name, reference = split_label(asked)
+        for text in config.rewriter:
+            name, reference = split_label(text)
             name = name or reference
             rewriters.check(reference)
             source = rewriters.find_source(reference)

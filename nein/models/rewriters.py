@@ -1,5 +1,5 @@
-"""Rewriters: they word an instruction anew before an editor paints. `nein rewriters` asks one alone, about
-its text; `nein eval --mend rewrite:REWRITER` puts it before an editor.
+"""Rewriters, which word an instruction anew before an editor paints. `nein rewriters` reads their texts,
+`nein eval --mend rewrite:REWRITER` puts one before an editor.
 
 rule             `nein.wording.denials`: "The image has no X." -> "Remove the X."; plain `--mend rewrite`
 llm:MODEL        a language model with our prompt
@@ -18,12 +18,12 @@ from pydantic import BaseModel, ConfigDict
 
 from nein.loading.digests import Json
 from nein.loading.errors import UserError, reason, unknown
-from nein.loading.references import is_served, load_attribute
+from nein.loading.references import is_served, load_attribute, parse_reference
 from nein.loading.service import NoAnswer
 from nein.metrics.chat import Chat, Message, Sampling
 from nein.metrics.chat.asking import open_chat
 from nein.models import llm
-from nein.models.cached import CachedChat, Services
+from nein.models.cached import Services
 from nein.wording import denials
 from nein.wording.families import removal
 
@@ -39,20 +39,18 @@ PROMPT = (
     "- Any other sentence is the command as it is.\n\n"
     "Sentence: {sentence}"
 )
-#: Tokens of an answer: FLUX.2 asks for 80 words, FLUX.3 for a paragraph.
-MAX_TOKENS = 512
+MAX_TOKENS = 512  # of a vendor's answer: FLUX.2 asks for 80 words, FLUX.3 for a paragraph
 
 
 class Command(BaseModel):
     """The answer of a language model that rewrites: the command, "" where the picture stays as it is."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid")  # these words, too, are sent: they are in the schema
     command: str
 
 
 class Rewording(NamedTuple):
-    """The new text, "" where the image is to stay as it is; or None and why there is none. again: the service
-    or the machine failed, and another try may succeed."""
+    """The new text, "" for an unchanged image; or None and an `error`. again: another try may succeed."""
 
     text: str | None
     error: str = ""
@@ -60,13 +58,9 @@ class Rewording(NamedTuple):
 
 
 class Rewriter:
-    """Instructions, and images (H, W, 3) uint8 RGB, -> texts. chat: the model that is asked, if it is one."""
+    """Instructions with images, (H, W, 3) uint8 RGB -> `Rewording`s, in order. chat: the model it asks."""
 
     chat: Any = None
-
-    def describe(self) -> Json:
-        """Everything that decides a text, JSON-serialisable."""
-        raise NotImplementedError
 
     def usage(self) -> Json:
         return self.chat.usage() if self.chat else {}
@@ -75,25 +69,25 @@ class Rewriter:
         if self.chat:
             self.chat.stop()
 
+    def describe(self) -> Json:
+        raise NotImplementedError
+
     def rewrite(self, instructions: Sequence[str], images: Sequence[np.ndarray]) -> list[Rewording]:
-        """One `Rewording` for each instruction and its image, in order."""
         raise NotImplementedError
 
 
 class ByRule(Rewriter):
-    """The command to remove what the rule reads as absent; other sentences as they are."""
+    """Removes what the rule reads as absent; other sentences stay, and a denied denial changes no image."""
 
     def describe(self) -> Json:
         return {"reads": "nein.wording.denials"}
 
     def rewrite(self, instructions: Sequence[str], images: Sequence[np.ndarray]) -> list[Rewording]:
-        rewordings = []
+        texts = []
         for instruction, reading in zip(instructions, denials.read(instructions), strict=True):
-            unchanged = "" if reading.doubled else instruction  # a denied denial affirms
-            rewordings.append(
-                Rewording(removal(" and the ".join(reading.absent)) if reading.absent else unchanged)
-            )
-        return rewordings
+            command = removal(" and the ".join(reading.absent)) if reading.absent else instruction
+            texts.append("" if reading.doubled and not reading.absent else command)
+        return [Rewording(text) for text in texts]
 
 
 class ByFunction(Rewriter):
@@ -106,34 +100,32 @@ class ByFunction(Rewriter):
         return {"function": self.reference}
 
     def rewrite(self, instructions: Sequence[str], images: Sequence[np.ndarray]) -> list[Rewording]:
-        rewordings = []
-        for instruction in instructions:
-            try:
-                rewordings.append(Rewording(str(self.function(instruction))))
-            except Exception as error:  # noqa: BLE001 - of the user's code: the sample is unscored
-                rewordings.append(Rewording(None, reason(error), again=True))
-        return rewordings
+        return [self._call(instruction) for instruction in instructions]
+
+    def _call(self, instruction: str) -> Rewording:
+        try:
+            return Rewording(str(self.function(instruction)))
+        except Exception as error:  # noqa: BLE001 - of the user's code: the sample is unscored
+            return Rewording(None, reason(error), again=True)
 
 
 class ByPrompt(Rewriter):
-    """A language model with our prompt, whose answers are checked, remembered and counted."""
+    """A language model with our prompt, whose answers are checked, cached and counted. chat: its client."""
 
     def __init__(self, client: llm.Client) -> None:
-        self.client, self.chat = client, client
+        self.chat = client
 
     def describe(self) -> Json:
-        return {"prompt": PROMPT, **self.client.describe()}
+        return {"prompt": PROMPT, **self.chat.describe()}
 
     def rewrite(self, instructions: Sequence[str], images: Sequence[np.ndarray]) -> list[Rewording]:
         requests = [llm.Request(PROMPT.format(sentence=instruction)) for instruction in instructions]
-        rewordings = []
-        for outcome in self.client.complete(requests, Command):
-            if outcome.value is None:
-                why = f"{outcome.failure}, {outcome.reason}"
-                rewordings.append(Rewording(None, why, outcome.failure in llm.SILENT))
-            else:
-                rewordings.append(Rewording(outcome.value.command.strip()))
-        return rewordings
+        return [
+            Rewording(outcome.value.command.strip())
+            if outcome.value
+            else Rewording(None, f"{outcome.failure}, {outcome.reason}", outcome.failure in llm.SILENT)
+            for outcome in self.chat.complete(requests, Command)
+        ]
 
 
 class ByVendor(Rewriter):
@@ -146,20 +138,15 @@ class ByVendor(Rewriter):
         return {"system": self.system, "request": self.request, **self.chat.describe()}
 
     def rewrite(self, instructions: Sequence[str], images: Sequence[np.ndarray]) -> list[Rewording]:
-        messages = [
-            Message((self.system, image, self.request.format(instruction=instruction)))
-            for instruction, image in zip(instructions, images, strict=True)
-        ]
+        requests = [self.request.format(instruction=instruction) for instruction in instructions]
+        turns = zip(images, requests, strict=True)
+        messages = [Message((self.system, image, request)) for image, request in turns]
         rewordings = []
         for completion in self.chat.complete(messages, Sampling(MAX_TOKENS)):
-            error = completion.error
-            if error is not None:
-                again = not isinstance(error, NoAnswer) or error.kind in llm.SILENT
-                rewordings.append(Rewording(None, reason(error), again))
-            elif not completion.text:  # to diffusers' own step it is an error, too
-                rewordings.append(Rewording(None, "the rewriter gave an empty text"))
-            else:
-                rewordings.append(Rewording(completion.text))
+            # To diffusers' own step an empty text is an error, too.
+            error = completion.error or (None if completion.text else ValueError("the text is empty"))
+            again = not isinstance(error, NoAnswer) or error.kind in llm.SILENT
+            rewordings.append(Rewording(None, reason(error), again) if error else Rewording(completion.text))
         return rewordings
 
 
@@ -186,9 +173,10 @@ def find_source(reference: str) -> str:
 def check(reference: str) -> None:
     """Raises UserError or MetricError for a rewriter that cannot be; loads no model."""
     source = find_source(reference)
-    if reference != "rule" and (":" not in reference or not source):
+    is_function = source == reference and parse_reference(reference).kind == "attribute"
+    if reference != "rule" and (not source or (source == reference and not is_function)):
         raise unknown("rewriter", reference, FORMS)
-    if source == reference:
+    if is_function:
         load_attribute(reference)
     elif source:
         llm.check(source)
@@ -204,9 +192,6 @@ def load(reference: str, *, services: Services | None, device: str, dtype: Any =
         return ByFunction(reference)
     if kind == "llm":
         return ByPrompt(llm.load(llm.LlmOptions(model=source, dtype=dtype), services=services, device=device))
-    prompt = find_prompt(kind)
     sending = services.options if services is not None and is_served(source) else {}
-    chat = open_chat(source, device=device, dtype=dtype, **sending)
-    if chat.concurrent and services is not None and services.cache is not None:
-        chat = CachedChat(chat, services.cache)
-    return ByVendor(chat, *prompt)
+    rewriter = ByVendor(open_chat(source, device=device, dtype=dtype, **sending), *find_prompt(kind))
+    return services.keep(rewriter) if services is not None else rewriter

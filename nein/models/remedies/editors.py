@@ -26,6 +26,7 @@ from nein.wording import denials
 GUIDED = {"vsf": 0, "nag": 1}
 #: Remedies by rule, the cheapest first -> the capability that they need.
 BY_RULE = {
+    "rewrite": "",
     "attention": "weights",
     "negative-prompt": "negative_prompt",
     "negative-prompt-alone": "negative_prompt",
@@ -54,7 +55,7 @@ def check(arm: str, row: str) -> None:
                 f"{GUIDED[kind]}."
             )
         arm = kind
-    forms = [REWRITE, *(f"{REWRITE}:{form}" for form in rewriters.FORMS[1:]), *BY_RULE, f"{BEST_OF}N:JUDGE"]
+    forms = [*BY_RULE, *(f"{REWRITE}:{form}" for form in rewriters.FORMS[1:]), f"{BEST_OF}N:JUDGE"]
     needs = BY_RULE[match_name("remedy", arm, forms)]
     if needs and not editors.can(row, needs):
         raise UserError(
