@@ -1,4 +1,5 @@
-"""Finished runs against each other, sample by sample: differences, corrected tests, power."""
+"""Paired comparison of finished runs, sample by sample: differences, tests corrected for their number,
+power."""
 
 from __future__ import annotations
 
@@ -24,10 +25,10 @@ from nein.statistics.estimates import p_value
 SIGNIFICANT = 0.05
 _DIFFERENCE = {"statistic": "difference"}
 NOTE = (
-    "Means and differences over the samples scored in both runs, intervals and tests clustered by source "
-    "image. p below 0.05: the interval excludes 0. Holm: corrected for the number of comparisons in the next "
-    "column (--family, --baseline). Needed: source images for 80 % power at the 5 % level, if the true "
-    "difference is this large. gap: the difference of both runs' negation gaps."
+    "Means and differences over the samples scored in both runs; intervals and tests are clustered by source "
+    "image. p below 0.05: the interval excludes 0. Holm: p corrected for the number of comparisons in the "
+    "next column (--family, --baseline). Needed: source images for 80 % power at the 5 % level, if the true "
+    "difference is as large. gap: the difference between the two negation gaps."
 )
 
 
@@ -58,9 +59,9 @@ COMPARISONS = Table(
 
 @dataclass(frozen=True)
 class Side:
-    """A run that is compared.
+    """One side of a comparison: a run.
 
-    scores  One row of every sample, metric and variant.
+    scores  One row per sample, metric and variant.
     lost    Its negation gap by sample and metric; None: it has none.
     whole   Metric -> its figure of the whole: `value`, `n`, ..., and `left_out`, the same without each of the
             groups of source images (FID).
@@ -77,8 +78,8 @@ class Side:
 
 
 def choose_pairs(names: Sequence[str], baseline: str | None) -> list[tuple[str, str]]:
-    """The pairs to compare: all, or every run with the baseline: a run, or an EDITOR of several, track by
-    track. Raises UserError for an unknown one."""
+    """The pairs to compare: all, or every run with the baseline (a run, or an EDITOR, then track by track).
+    Raises UserError for an unknown baseline."""
     if baseline is None:
         return list(itertools.combinations(names, 2))
     base = [name for name in names if baseline in (name, name.rpartition("/")[0])]
@@ -95,8 +96,8 @@ def compare_runs(
     metrics: Sequence[str] = (),
     family: str = "metric",
 ) -> list[Figure]:
-    """Rows of the frame for every metric and variant of every pair of runs (task "comparisons"): both means
-    and their difference, with interval, tests and power."""
+    """Rows (task "comparisons") for every metric and variant of every pair of runs: both means, and their
+    difference with interval, tests and power."""
     rows: list[Figure] = []
     for first, second in pairs:
         for metric in metrics or sides[first].metrics():
@@ -108,7 +109,7 @@ def compare_runs(
 
 
 def compare_metric(first: Side, second: Side, metric: str) -> Iterator[Figure]:
-    """The rows of a metric; none without samples scored in both."""
+    """The rows of a metric; none if no sample is scored in both runs."""
     if metric in first.corpus and metric in second.corpus:
         yield from _compare_corpus(first.corpus[metric], second.corpus[metric])
         return
@@ -126,8 +127,8 @@ def compare_metric(first: Side, second: Side, metric: str) -> Iterator[Figure]:
 
 
 def compare_pairs(first: ScoreTable, second: ScoreTable, span: float | None, unit: str) -> Iterator[Figure]:
-    """The rows of one comparison. span: as of `pairs_test`."""
-    a, b, clusters = first.pair(second)
+    """The rows of one comparison. span: as `pairs_test` takes it."""
+    a, b, clusters = first.pair(second)  # (n,) each: values of the samples scored in both, source images
     test = statistics.pairs_test(a, b, clusters, span)
     if test is None:
         return
@@ -140,7 +141,7 @@ def compare_pairs(first: ScoreTable, second: ScoreTable, span: float | None, uni
 
 
 def _compare_corpus(first: Figure, second: Figure) -> Iterator[Figure]:
-    """FID of two runs of the same source images: the same groups of these leave both, which pairs them."""
+    """FID of two runs on the same source images, paired by the jackknife: both leave out the same groups."""
     if first["value"] is None or second["value"] is None:
         return
     if any(first[key] != second[key] for key in ("sources", "reference")):
@@ -160,8 +161,8 @@ def _compare_corpus(first: Figure, second: Figure) -> Iterator[Figure]:
 
 
 def correct_p(rows: list[Figure], family: str) -> list[Figure]:
-    """Adds to the differences their p after Holm, and over how many: those of a metric ("metric"), the gaps
-    of a metric, or "all"."""
+    """Adds p after Holm and the size of the family to every difference. family: "metric" (the differences of
+    a metric; its gaps are a family of their own) or "all"."""
     families: dict[Any, list[Figure]] = {}
     for row in (row for row in rows if row["statistic"] == "difference"):
         key = (row["metric"], row.get("variant") == "gap") if family == "metric" else None
@@ -192,8 +193,8 @@ def list_worse(rows: Sequence[Figure], points: float) -> list[str]:
 
 
 def make_table(rows: Sequence[Figure]) -> Table:
-    """`COMPARISONS`, with a sentence where no difference could be significant: where the least p times the
-    size of the family is 5 % or more, as if no other were small."""
+    """`COMPARISONS`, with a warning if no difference can be significant: if even the least possible p, times
+    the size of the family, is 5 % or more."""
     tests = frames.select(pd.DataFrame(rows), **_DIFFERENCE)
     if "p_least" not in tests or tests["p_least"].isna().all():
         return COMPARISONS
@@ -203,8 +204,8 @@ def make_table(rows: Sequence[Figure]) -> Table:
         return COMPARISONS
     images, least, size = worst["clusters"], worst["p_least"], worst["family"]
     note = (
-        f"{NOTE} With {images:g} source images no p of a share can be below {least:.2g}, and corrected for "
-        f"{size} comparisons not below {min(1.0, worst['after']):.2g}: however large a difference is, it "
-        "cannot be significant here. Take more source images, or fewer comparisons (--baseline)."
+        f"{NOTE} With {images:g} source images, p of a share cannot be below {least:.2g}, and corrected for "
+        f"{size} comparisons not below {min(1.0, worst['after']):.2g}: no difference can be significant "
+        "here, however large. Use more source images, or fewer comparisons (--baseline)."
     )
     return dataclasses.replace(COMPARISONS, note=note)

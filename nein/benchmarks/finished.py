@@ -1,7 +1,7 @@
 """Commands that read finished runs of any benchmark: report, compare, export, leaderboard.
 
-The leaderboard is one page of all models and remedies by negation gap, the one figure that all benchmarks
-have: of finished runs, and of what the papers print. manifest.json, figures.csv and scores.csv are enough.
+They need manifest.json, figures.csv and scores.csv only. The leaderboard ranks all models and remedies, ours
+and the papers', by negation gap, the one measure that all benchmarks have.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from nein.reporting.figures import Figure
 from nein.reporting.page import Page, Section, headline, places, write
 from nein.reporting.tables import Column, Row, Table, widest
 
-#: Models that read nothing, whose small gap is no success.
+#: Models that do not read: their small gap means nothing.
 BASELINES = ("identity", "solid", "random", "constant")
 #: Exit code of --fail-if-worse.
 WORSE = 3
@@ -45,8 +45,8 @@ NOTES = (
 
 
 def report(options: ReportConfig) -> str:
-    """`nein report`: the page of the complete runs of a benchmark; of several, one of their gaps that links
-    to a page of each."""
+    """`nein report`: the page of the complete runs of a benchmark; for several benchmarks, a page of their
+    gaps with links to the page of each."""
     atomic.make_folder(options.out.parent)
     by_benchmark: dict[str, list[Path]] = {}
     for folder in runs_at(options.runs):
@@ -69,7 +69,7 @@ def report(options: ReportConfig) -> str:
 
 
 def compare(options: CompareConfig) -> str | int:
-    """`nein compare`: every pair of the runs, tested and corrected for their number."""
+    """`nein compare`: tests every pair of runs, corrected for the number of tests."""
     benchmark = registry.get_shared(options.runs)
     options = select_options(options, benchmark, benchmark.compare_config)
     finished, unfinished = _load_complete(benchmark, runs_at(options.runs))
@@ -80,7 +80,7 @@ def compare(options: CompareConfig) -> str | int:
     if len(sides) < 2:
         track = getattr(options, "track", "all")
         more = "" if track == "all" else f" of track '{track}' (--track all compares every track)"
-        raise UserError(f"A comparison needs two runs; {len(sides)} complete run is there{more}.")
+        raise UserError(f"A comparison needs two complete runs, not {len(sides)}{more}.")
     pairs = comparing.choose_pairs([*sides], options.baseline)
     rows = comparing.compare_runs(sides, pairs, options.metrics, options.family)
     if not rows:
@@ -105,14 +105,14 @@ def compare(options: CompareConfig) -> str | int:
 
 
 def _load_complete(benchmark: Benchmark, folders: Sequence[Path]) -> tuple[list[Finished], list[Path]]:
-    """The complete runs, and the folders of the others. Raises UserError where none is complete."""
+    """(the complete runs, the folders of the others). Raises UserError if none is complete."""
     complete = [path for path in folders if Folder(path).is_complete] or registry.find_finished(folders)
     return benchmark.load_finished(complete), [path for path in folders if path not in complete]
 
 
 def select_options(options: Any, benchmark: Benchmark, kind: type[Any], others: Sequence[str] = ()) -> Any:
-    """The options as the benchmark's command takes them. Raises UserError for one that neither it nor, in a
-    report of several, one of the `others` has."""
+    """The options that the benchmark's command takes. Raises UserError for an option that neither it nor, in
+    a report of several benchmarks, one of the `others` has."""
     kinds = [kind, *(registry.get(name).report_config for name in others)]
     names_accepted = {item.name for kind_read in kinds for item in dataclasses.fields(kind_read)}
     for item in dataclasses.fields(options):
@@ -128,7 +128,7 @@ def select_options(options: Any, benchmark: Benchmark, kind: type[Any], others: 
 
 
 def export(config: ExportConfig) -> str:
-    """`nein export`: scores.csv and figures.csv of all runs, below each other, with a column `run`; or the
+    """`nein export`: scores.csv and figures.csv of all runs, concatenated with a column `run`; or the
     questions of the runs as a task of another harness."""
     folders = registry.find_finished(config.runs)
     if config.format != "csv":
@@ -164,8 +164,8 @@ def write_overview(
     links: Sequence[tuple[str, str]] = (),
     formats: Sequence[str] = FORMATS,
 ) -> str:
-    """Writes the page of the gaps of finished runs of any benchmark; returns what is printed. given: paths at
-    or below which they lie."""
+    """Writes the page of the gaps of finished runs; returns the text to print. given: the paths on the
+    command line."""
     atomic.make_folder(out.parent)
     groups = registry.group_by_data(folders)
     board = sort_board([row for group in groups for row in _measure_gaps(*group, given)])
@@ -188,11 +188,11 @@ def write_overview(
 
 
 def sort_board(rows: Sequence[Figure]) -> pd.DataFrame:
-    """The rows, test by test: models by gap, baselines below them, then those of the papers."""
+    """The rows by test: models by gap, then baselines, then the papers' models."""
     if not rows:
         raise UserError(
-            "None of these runs has a negation gap: of NeIn it takes both tracks (nein eval --control "
-            "remove), of NegBench both kinds of captions or of questions."
+            "None of these runs has a negation gap: NeIn needs both tracks (nein eval --control remove), "
+            "NegBench both kinds of captions or of questions."
         )
     board = frames.frame(rows)
     gaps = board["value"].where(board["statistic"] == "gap")
@@ -211,7 +211,7 @@ def sort_board(rows: Sequence[Figure]) -> pd.DataFrame:
 def _measure_gaps(
     benchmark: Benchmark, members: Sequence[Finished], paths: Sequence[Path]
 ) -> Iterator[Figure]:
-    """The gaps of finished runs on the same data; those without their blocks are of others."""
+    """The gaps of finished runs on the same data; a run without its blocks was made elsewhere."""
     by_name = {run.name: run for run in members}
     for row in frames.records(benchmark.gaps(members)):
         run = by_name[row["run"]]
@@ -246,7 +246,7 @@ GAPS = Table("gaps", "Negation gaps, points", (Row("test"), Row("model"), Row("s
 
 
 def make_sections(board: pd.DataFrame) -> list[Section]:
-    """All in one table, then table and plot of each benchmark with what the papers print."""
+    """One table of all tests, then per benchmark a table and a plot with the papers' models."""
     ours = tuple(source for source in frames.values(board, "source") if source != PUBLISHED)
     field = Table(
         "field",
@@ -275,7 +275,7 @@ def make_sections(board: pd.DataFrame) -> list[Section]:
 
 
 def list_findings(board: pd.DataFrame) -> list[str]:
-    """The widest gap of each test, in a sentence."""
+    """A sentence per test on its widest gap."""
     tests = ((test, frames.select(board, test=test)) for test in frames.values(board, "test"))
     sentences = [widest(gaps, quantity=test, change="the input is negated") for test, gaps in tests]
     return [sentence for sentence in sentences if sentence]

@@ -1,5 +1,5 @@
-"""All benchmarks: ours, and those of packages, by entry points of the group `nein.benchmarks`, named as they
-are, whose object is a `nein.benchmarks.runner.Benchmark`."""
+"""The table of benchmarks: ours, and those of installed packages, which are entry points of the group
+`nein.benchmarks` (name = name of the benchmark, object = a `nein.benchmarks.runner.Benchmark`)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def names() -> list[str]:
 
 @functools.cache
 def get(name: str) -> Benchmark:
-    """Raises UserError for a name that there is not, or a plug-in that cannot be loaded."""
+    """The benchmark of this name. Raises UserError if there is none, or a plug-in cannot be loaded."""
     from nein.benchmarks.runner import Benchmark
 
     target = OURS.get(name) or plugins().get(name)
@@ -53,7 +53,7 @@ def get(name: str) -> Benchmark:
 
 
 def get_of_run(folder: Path) -> Benchmark:
-    """The benchmark that a folder is a run of. Raises UserError for a run of another kind."""
+    """The benchmark of a run's folder. Raises UserError for any other folder."""
     if (name := str(Folder(folder).entries().get("benchmark"))) not in names():
         raise UserError(f"'{folder}' is not a run of {', '.join(names())}.")
     return get(name)
@@ -64,13 +64,13 @@ def find_finished(paths: Sequence[Path]) -> list[Path]:
     folders = runs_at(paths)
     if open_ := next((folder for folder in folders if not Folder(folder).is_complete), None):
         raise UserError(
-            f"The run '{open_}' is not complete; give its command again (progress: nein status {open_})."
+            f"The run '{open_}' is not complete; rerun its command (progress: nein status {open_})."
         )
     return folders
 
 
 def group_by_data(folders: Sequence[Path]) -> list[tuple[Benchmark, list[Finished]]]:
-    """Finished runs, those of a benchmark on the same records together."""
+    """Finished runs, grouped by benchmark and data."""
     groups: dict[tuple[str, str], list[Path]] = {}
     for folder in folders:
         data = Folder(folder).entries().get("data", {})
@@ -83,5 +83,5 @@ def get_shared(paths: Sequence[Path]) -> Benchmark:
     """The one benchmark of all runs at or below the paths. Raises UserError."""
     kinds = sorted({get_of_run(folder).name for folder in runs_at(paths)})
     if len(kinds) > 1:
-        raise UserError(f"These runs are of {', '.join(kinds)}; name runs of one benchmark.")
+        raise UserError(f"These runs are of {', '.join(kinds)}; pass runs of one benchmark.")
     return get(kinds[0])

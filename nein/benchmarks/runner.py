@@ -1,4 +1,5 @@
-"""A benchmark is a class that every command reads; here its runs are made, finished and reported."""
+"""`Benchmark`, the base class that every command works with: it makes the runs of a command, computes what is
+missing, writes scores.csv and figures.csv, and reports."""
 
 from __future__ import annotations
 
@@ -38,9 +39,9 @@ from nein.reporting.scores import ScoreTable
 from nein.reporting.tables import Table
 
 FIGURES_CSV, SCORES_CSV = "figures.csv", "scores.csv"
-#: What every evaluation leaves of a report; `nein report` makes the page.
+#: Formats that every evaluation writes; `nein report` makes the page.
 EVALUATION = ("md", "csv", "plots")
-END = "end"  # in a manifest: what a command left that finished everything, and what it printed
+END = "end"  # in a manifest: the seal of the command that finished everything, and what it printed
 log = logging.getLogger(__name__)
 
 
@@ -50,13 +51,13 @@ class Run:
 
     folder    Below the command's OUT, of the benchmark's own class.
     name      In progress and tables.
-    identity  Decides its rows: another value of any key is another run.
-    stages    In order: a stage reads what those before it have written.
-    facts     For the manifest, of the latest command; "preset", "protocol", "reference" (of the model) and
-              "data" (`name`, `sha256`) are shown by every command.
+    identity  Everything that decides its rows: another value of any key is another run.
+    stages    In order: a stage reads the outputs of those before it.
+    facts     For the manifest, of the latest command; every command shows "preset", "protocol", "reference"
+              (of the model) and "data" (`name`, `sha256`).
     outputs   Output -> identity, if it may differ from the folder's (a metric, say).
-    partial   The command asks for a part of what makes a run complete.
-    notes     Sentences that the command says when it begins.
+    partial   The command computes only a part of a complete run.
+    notes     Sentences that the command logs when it starts.
     """
 
     folder: Any
@@ -71,14 +72,13 @@ class Run:
 
 @dataclass(frozen=True)
 class Finished:
-    """A finished run, by its name in tables, in the benchmark's own `folder`. run: that of the command at
-    hand, if it is one; unscored: how many of its samples are."""
+    """A finished run."""
 
-    folder: Any
-    name: str
-    figures: pd.DataFrame
-    run: Run | None = None
-    unscored: int = 0
+    folder: Any  # of the benchmark's own class
+    name: str  # in tables
+    figures: pd.DataFrame  # the estimates of figures.csv
+    run: Run | None = None  # None: not of the current command
+    unscored: int = 0  # samples
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
@@ -86,8 +86,8 @@ class Finished:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """Of the manifest what every benchmark has: `model` (its name), `data` (a name, or a file), `date` of
-        the latest command."""
+        """The model's name, the name or file of the data, and the date of the latest command, as the manifest
+        of every benchmark has them."""
         facts, data = self.manifest, self.manifest.get("data", {})
         dates = [call["started"] for call in facts.get("invocations", []) if call.get("started")]
         # OWNER/NAME, "nano:WORLD", or a folder
@@ -114,7 +114,7 @@ class PaperEstimate(NamedTuple):
 
 
 class Benchmark:
-    """A subclass has `name`, `title`, `config`, `runs` and `scores`; everything else has a default.
+    """A benchmark. A subclass defines `name`, `title`, `config`, `runs` and `scores`; the rest has defaults.
 
     name      In manifests, in the column "benchmark" of figures, and for commands that take runs.
     config    The options of its command, a `nein.config.options.Options`; `needs` says what to fetch.
@@ -144,11 +144,10 @@ class Benchmark:
     def typed(self) -> str:
         return f"nein {self.command or self.name}"
 
-    # --- what a benchmark is -------------------------------------------------------------------
+    # --- what a subclass defines ---------------------------------------------------------------
 
     def runs(self, config: Any, device: str) -> Sequence[Run]:
-        """The runs that a command asks for. Finds everything that can be wrong with names, data and models;
-        loads nothing."""
+        """The runs of a command. Checks names, data and models; loads no model."""
         raise NotImplementedError
 
     def scores(self, run: Run) -> ScoreTable:
@@ -156,26 +155,26 @@ class Benchmark:
         raise NotImplementedError
 
     def estimates(self, table: ScoreTable, folder: Any) -> pd.DataFrame:
-        """The figures: one of every metric and variant, and of every metric the `gap`."""
+        """The estimates: one per metric and variant, and the `gap` of every metric."""
         groups = table.groups("metric") if self.gap else ()
         gaps = [rows.gap(*self.gap or ("", ""), metric=metric, task="gap") for (metric,), rows in groups]
         return frames.concat([table.figures(task="results"), *map(frames.frame, gaps)])
 
     def page(self, finished: Sequence[Finished], options: Any) -> Page | None:
-        """What else a report says, with the options of the command or of the report, whose `formats` name the
-        files; None: no report is made."""
+        """The page of a report besides the sections; options: of the command or of `nein report`. None: no
+        report is written."""
         return Page(self.title)
 
     def primary_scores(self, table: ScoreTable, folder: Any) -> ScoreTable:
-        """The rows that say whether a sample is unscored."""
+        """The rows that decide whether a sample counts as unscored."""
         return table
 
     def comparable_scores(self, table: ScoreTable, folder: Any) -> ScoreTable:
-        """The rows by which runs are compared, one of every sample, metric and variant."""
+        """The rows by which runs are compared: one per sample, metric and variant."""
         return self.primary_scores(table, folder)
 
     def sides(self, finished: Sequence[Finished], options: Any) -> dict[str, compare.Side]:
-        """The runs that `nein compare` compares, by name."""
+        """Name -> side of `nein compare`."""
         sides = {}
         for run in finished:
             table = self.comparable_scores(ScoreTable.read(run.folder.path / SCORES_CSV), run.folder)
@@ -195,23 +194,23 @@ class Benchmark:
         return frames.frame(rows)
 
     def paper_gaps(self) -> Iterator[Mapping[str, Any]]:
-        """The gaps that its authors print: `model`, `data`, `measure`, `affirmed`, `negated` (shares)."""
+        """The gaps that the authors print: `model`, `data`, `measure`, `affirmed`, `negated` (shares)."""
         return iter(())
 
     def paper_estimates(self, source: str, run: Mapping[str, Any] | None) -> Iterator[PaperEstimate]:
-        """The figures printed of the model and data of a run, by its manifest; without a run all."""
+        """The values that the authors print, for the model and data of a run (its manifest), or all."""
         return iter(())
 
     def harness_questions(self, run: Finished, options: Any) -> Iterable[Question]:
-        """The questions of a run, for another harness. Raises UserError where they cannot be found."""
-        raise UserError(f"{self.title} has no questions for another harness; leave --format out.")
+        """The questions of a run, for another harness. Raises UserError if their data are missing."""
+        raise UserError(f"{self.title} has no questions for another harness; omit --format.")
 
     # --- what a command does -------------------------------------------------------------------
 
     def __call__(self, config: Any, executor: Executor) -> str | int | None:
-        """Computes what is missing, then figures and report; returns its text on the main process, or the
-        exit code of `--fail-on-unscored`. Several processes may work on the same folders. Raises UserError,
-        EditorError or MetricError."""
+        """Runs the benchmark's command: computes what is missing, then estimates and report. Returns the text
+        to print on the main process, or the exit code of `--fail-on-unscored`. Several processes may work on
+        the same folders. Raises UserError, EditorError or MetricError."""
         out, trackers = config.out_dir, getattr(config, "trackers", [])
         if executor.is_main:
             if trackers:
@@ -221,22 +220,25 @@ class Benchmark:
                     raise UserError(f"'{out}' holds runs of {other}; choose another --out.")
         runs = self.runs(config, executor.device)
         atomic.make_folder(out)
+        # --- nothing has changed: print the same text again, and read no block
         nothing = f"Nothing was computed: results read from '{out}'; remove it to compute them again."
-        ends = [run.folder.entries().get(END) or {} for run in runs]  # each of the command that finished it
+        ends = [run.folder.entries().get(END) or {} for run in runs]  # of the command that finished each run
         if len({end.get("seal") for end in ends}) == 1 and not (config.overwrite or trackers):
             if "said" in ends[0] and ends[0]["seal"] == _seal(config, runs):
-                if executor.is_main:  # what was printed then, since nothing has changed; no block is read
+                if executor.is_main:
                     print(nothing, file=sys.stderr, flush=True)
                 return str(ends[0]["said"]) if executor.concludes else None
+        # --- compute
         with executor.lock([run.folder for run in runs]):
             if executor.is_main:
                 self._open(config, executor, runs)
-            executor.processes.barrier()  # none reads a folder that another is about to refuse or remove
+            executor.processes.barrier()  # before others read a folder, the main process may refuse it
             results = executor.compute(order_steps(runs), functools.partial(plan_steps, self, config))
             if not executor.concludes:
                 return None
             if results and not any(results):
                 print(nothing, file=sys.stderr, flush=True)
+            # --- conclude: estimates, then the report of all runs in OUT
             finished = [self._finish(run) for run in runs]
             unfinished = [run.folder.path for run in runs if run.partial]
             reported = [entry for entry in finished if entry.folder.path not in unfinished]
@@ -259,11 +261,11 @@ class Benchmark:
             return text
 
     def _open(self, config: Any, executor: Executor, runs: Sequence[Run]) -> None:
-        """Begins the runs, or goes on with them."""
+        """Creates the folders of the runs, or resumes them."""
         atomic.remove_drafts(config.out_dir, below=False)
         for note in dict.fromkeys(note for run in runs for note in run.notes):
             log.warning(note)
-        finished = all(run.folder.is_complete for run in runs)  # else it goes on after a kill
+        finished = all(run.folder.is_complete for run in runs)  # otherwise --overwrite resumes after a kill
         anew, call = config.overwrite and finished, invocation(executor)
         for run in runs:
             facts = {**_facts(config, run), "benchmark": self.name, "name": run.name, "invocation": call}
@@ -272,7 +274,7 @@ class Benchmark:
                 run.folder.open_output(output, identity, overwrite=config.overwrite)
 
     def _finish(self, run: Run) -> Finished:
-        """Writes scores and figures of a run, whose blocks are read once; says why samples are unscored."""
+        """Writes scores.csv and figures.csv of a run from its blocks; prints why samples are unscored."""
         folder, table = run.folder, self.scores(run)
         table.write(folder.path / SCORES_CSV)
         figures = frames.label(self.estimates(table, folder), benchmark=self.name, model=run.name)
@@ -290,7 +292,7 @@ class Benchmark:
         return Finished(folder, run.name, figures, run, reasons.total())
 
     def _track(self, config: Any, finished: Sequence[Finished]) -> None:
-        """Gives the trackers figures, the headline tables, the plots and the first edits of every run."""
+        """Sends estimates, headline tables, plots and the first edits of every run to the trackers."""
         estimates = frames.concat(entry.figures for entry in finished)
         page, figures = self._complete(finished, config)
         sheets = tables.sheets(page.headline or (), figures) if page else []
@@ -301,7 +303,7 @@ class Benchmark:
         )
 
     def load_finished(self, paths: Sequence[Path]) -> list[Finished]:
-        """Finished runs by their name, or by their path where another one has it."""
+        """The finished runs in these folders; a second run of the same name goes by its path."""
         finished: dict[str, Finished] = {}
         for path in paths:
             folder = self.folder(path)
@@ -319,8 +321,8 @@ class Benchmark:
         unfinished: Sequence[Path] = (),
         headline: Sequence[Table] = (),
     ) -> str:
-        """Writes the report of finished runs to a folder or a page (`report.write`); what is printed.
-        unfinished: runs that a note says are not shown. headline: in place of the benchmark's."""
+        """Writes the report of finished runs to a folder or a page (`page.write`); returns the text to print.
+        unfinished: runs that are not shown, as a note says. headline: tables instead of the benchmark's."""
         page, figures = self._complete(finished, options, unfinished)
         if page is None:
             return ""
@@ -332,7 +334,7 @@ class Benchmark:
     def _complete(
         self, finished: Sequence[Finished], options: Any, unfinished: Sequence[Path] = ()
     ) -> tuple[Page | None, pd.DataFrame]:
-        """The page with what every benchmark says, and its figures."""
+        """The page with the notes, sections and headline that every benchmark has, and its estimates."""
         page = self.page(finished, options)
         if page is None:
             return None, frames.frame([])
@@ -346,7 +348,7 @@ class Benchmark:
 
 
 def _own_notes(finished: Sequence[Finished], unfinished: Sequence[Path]) -> list[str]:
-    """Which runs are not shown, and what models behind an address cost."""
+    """Notes on runs that are not shown, and on the cost of served models."""
     hidden = []
     if unfinished:
         names = shortlist(("/".join(path.parts[-2:]) for path in unfinished), 3)
@@ -358,8 +360,8 @@ def _own_notes(finished: Sequence[Finished], unfinished: Sequence[Path]) -> list
 
 
 def _seal(config: Any, runs: Sequence[Run]) -> str:
-    """Changes with the options, the data and models, this package's version, and every file of the runs and
-    of the report."""
+    """A digest of the options, data, models, this package's version, and every file of the runs and of the
+    report: an equal one means that the command would change nothing."""
     stages = [stage for run in runs for stage in run.stages if not stage.depends_on_all]  # they read blocks
     records = [(stage, [*map(stage.records, stage.blocks.numbers)]) for stage in stages]
     data = {path for stage, blocks in records for block in blocks for path in stage.files(block)}
@@ -378,7 +380,7 @@ def _seal(config: Any, runs: Sequence[Run]) -> str:
 
 
 def _facts(config: Any, run: Run) -> dict[str, Any]:
-    """What the manifest of a run says of the command at hand."""
+    """The facts of the current command for the manifest of a run."""
     selected = {output: stage.blocks.selection for stage in run.stages for output in stage.outputs}
     selected = {**run.facts.get("selected", {}), **selected}
     return {**run.facts, "selected": selected, "preset": getattr(config, "preset", None)}
@@ -387,8 +389,8 @@ def _facts(config: Any, run: Run) -> dict[str, Any]:
 def select_rows(
     folder: Folder, output: str, blocks: Blocks | None = None, numbers: Iterable[int] | None = None
 ) -> Iterator[Any]:
-    """The rows of an output of the records that the run's latest command selected, in data order. A selection
-    may end inside a block. numbers: only of these blocks."""
+    """Yields the rows of an output for the records selected by the run's latest command, in data order; a
+    selection may end inside a block. numbers: only these blocks. Raises UserError for a damaged block."""
     blocks = blocks or Blocks.read(folder.manifest(), output)
     indices = blocks.indices if isinstance(blocks.indices, range) else set(blocks.indices)
     ids_seen: set[str] = set()
@@ -400,7 +402,7 @@ def select_rows(
         if "" in ids or twice or ids & ids_seen or len(ids) != len(records) or len(records) < len(needed):
             raise UserError(
                 f"'{folder.block_path(output, number)}', or a block before it, is damaged: records are "
-                "missing or repeated. Remove it and give the command of the run again, which makes it again."
+                "missing or repeated. Remove it and rerun the command of the run."
             )
         ids_seen |= ids
         for index, rows in zip(needed, records, strict=False):
@@ -408,18 +410,18 @@ def select_rows(
 
 
 def name_folders(names_and_models: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Name of a folder -> the model that was asked for. Raises UserError for two of one name."""
+    """Folder name -> model as given. Raises UserError for two models with the same name."""
     model_of: dict[str, str] = {}
     for name, model in names_and_models:
         if (twin := model_of.setdefault(name, model)) != model:
             raise UserError(
-                f"'{twin}' and '{model}' have one name, '{name}'; give one another: NAME=REFERENCE."
+                f"'{twin}' and '{model}' have the same name, '{name}'; pass NAME=REFERENCE for one of them."
             )
     return model_of
 
 
 def find_version_changes(finished: Sequence[Finished]) -> Iterator[str]:
-    """A sentence for every model behind an endpoint that was not of one version during a run."""
+    """A sentence for every served model whose version changed during a run."""
     for run in finished:
         versions: dict[str, Counter[str]] = {}
         for name, usage in run.manifest["usage"].items():
@@ -431,13 +433,14 @@ def find_version_changes(finished: Sequence[Finished]) -> Iterator[str]:
 
 
 def plan_steps(benchmark: Benchmark, config: Any, device: str) -> list[Step]:
-    """The steps of a configuration, as a worker elsewhere makes them again."""
+    """The steps of a configuration, made again by a worker elsewhere."""
     return order_steps(benchmark.runs(config, device))
 
 
 def order_steps(runs: Sequence[Run]) -> list[Step]:
-    """Every stage of every run, those of a run in their order: first all that the model at hand can make,
-    then those of the model that the earliest stage needs."""
+    """All stages of all runs, ordered so that models are seldom swapped: first every stage that the current
+    model can make, then those of the model that the longest queue needs. The stages of a run keep their
+    order."""
     queues = [[Step(run.folder, stage, run.name) for stage in run.stages] for run in runs]
     order: list[Step] = []
     name = ""
@@ -452,13 +455,13 @@ def order_steps(runs: Sequence[Run]) -> list[Step]:
 
 
 def machine_identity(config: Any, device: str) -> dict[str, Any]:
-    """What of the machine and its settings decides the last bits of every row."""
+    """The settings of the machine that decide the last bits of every row."""
     settings = {"batch_size": config.batch_size, "dtype": config.dtype}
     return {**settings, "device": device.partition(":")[0], "image_rule": images.RULE}
 
 
 def invocation(executor: Executor) -> dict[str, Any]:
-    """When and how the command at hand was given, and on what."""
+    """Time, command line and machine of the current command."""
     return {
         "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "command": machine.command_line(),

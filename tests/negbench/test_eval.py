@@ -80,7 +80,7 @@ def test_the_released_files_are_evaluated_as_they_are_and_models_are_called_as_t
     entry = frames.pick(found["zeta/coco"].figures, **accuracy)
     assert entry["value"] == pytest.approx(np.mean(credit))
     twice = settings(tmp_path, data, pictures, "--model", f"alpha={clip_folder},alpha=random")
-    with pytest.raises(UserError, match="have one name, 'alpha'"):
+    with pytest.raises(UserError, match="have the same name, 'alpha'"):
         run.NEGBENCH(twice, Executor("cpu"))
 
 

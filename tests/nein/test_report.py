@@ -134,7 +134,7 @@ def test_a_small_fid_carries_a_warning(tmp_path):
     write_run(tmp_path, "ip2p", "negative", {"l1": [0.1, 0.2]}, fid={**entry, "reasons": {}})
     text = table(tmp_path)
     assert "12.50 ± 2.50" in text
-    assert "FID from 2 images is biased upwards" in text
+    assert "FID of 2 images is biased upward" in text
 
 
 @pytest.mark.parametrize(("clusters", "refused"), [(11, "needs 12 source images"), (12, "")])

@@ -127,7 +127,7 @@ def test_pictures_of_another_aspect_ratio_are_counted_and_what_compares_them_is_
     monkeypatch.setattr(Service, "edit_one", edit_one)
     run, _ = edit()
     assert [row["id"] for row in edits_of(run.path) if row["reshaped"]] == [NAMES[1]]
-    said = "Service/negative: 1 of 6 pictures came back with another aspect ratio and are"
+    said = "Service/negative: 1 of 6 images came back with another aspect ratio and are"
     assert f"{said} stretched to the target's size for L1." in notes_of(run)
 
 

@@ -100,7 +100,7 @@ def test_tables_have_every_row_of_every_run(runs, benchmark, tmp_path):
 def test_what_cannot_be_exported_is_a_sentence(out, tmp_path, capsys):
     atomic.write_json(tmp_path / "manifest.json", {"status": "running", "identity": {}})
     unfinished = outcome(capsys, "export", tmp_path)
-    assert (unfinished.code, "is not complete; give its command again" in unfinished.stderr) == (2, True)
+    assert (unfinished.code, "is not complete; rerun its command" in unfinished.stderr) == (2, True)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
-"""The page of finished runs: what is said of them besides tables and plots, and every sample.
+"""The page of finished NeIn runs: its finding, its notes, and a card for every sample.
 
-Needs no torch, and no images but for the samples of a page.
+Torch is not imported; images are read for the cards only.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ FEW = 30
 
 
 def make_page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Page | None:
-    """What a report says of runs: that of `nein eval` their tables, if it is asked for; that of `nein report`
+    """The page of these runs: `nein eval` writes its tables, if the stage report is selected; `nein report`
     everything. Raises UserError."""
     if isinstance(options, EvalConfig) and "report" not in options.stages:
         return None
     if not finished:
-        raise UserError("No run is complete, so there is nothing to report; run the stages edit and score.")
+        raise UserError("No run is complete; rerun nein eval with the stages edit and score.")
     is_report = isinstance(options, ReportConfig)
     loaded = runs.order_runs([entry.folder for entry in finished], same_data=is_report)
     presets = sorted({str(run.about.get("config", {}).get("preset")) for run in loaded})
@@ -58,7 +58,7 @@ def make_page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) 
     for run in loaded:  # a metric of a plug-in that is not installed here is left out
         table_rows = frames.select(figures[run.path], metric=(*METRICS, "refused"))
         if frames.select(table_rows, task="results")[["n", "unscored"]].isna().any(axis=None):
-            raise UserError(f"Figures of '{run.path}' lack a count; score the run again with nein eval.")
+            raise UserError(f"figures.csv of '{run.path}' lacks a count; rerun its nein eval command.")
         parts.append(frames.label(table_rows, model=run.name))
     results = frames.concat(parts)
     losses = frames.frame(estimates.estimate_losses(loaded))
@@ -66,15 +66,15 @@ def make_page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) 
     headline_tables = [
         table for table in reversed(sections.quality_and_presence()) if table.sheet(results).rows
     ]
-    options_of_page: dict[str, Any] = {"subtitle": f"Preset: {label}. {HOW}", "findings": make_finding(frame)}
-    options_of_page |= {"headline": headline_tables[:1], "notes": make_notes(results, loaded)}
+    content: dict[str, Any] = {"subtitle": f"Preset: {label}. {HOW}", "findings": make_finding(frame)}
+    content |= {"headline": headline_tables[:1], "notes": make_notes(results, loaded)}
     if not isinstance(options, ReportConfig):
-        return Page("NeIn", frame=frame, sections=sections.all_sections(), **options_of_page)
+        return Page("NeIn", frame=frame, sections=sections.all_sections(), **content)
     folders = list(dict.fromkeys(options.calibration or [run.out / "calibration" for run in loaded]))
     judges = calibrations.load(folders, explicit=bool(options.calibration))
-    of_runs = make_sides([run for run in loaded if run.track == "negative"] or loaded)
-    pairs = compare.choose_pairs([*of_runs], options.baseline)
-    comparison_rows = compare.compare_runs(of_runs, pairs, family=options.family)
+    run_sides = make_sides([run for run in loaded if run.track == "negative"] or loaded)
+    pairs = compare.choose_pairs([*run_sides], options.baseline)
+    comparison_rows = compare.compare_runs(run_sides, pairs, family=options.family)
     rows = [
         *comparison_rows,
         *calibrations.measure_agreement(loaded),
@@ -88,29 +88,29 @@ def make_page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) 
         [frame, estimates.estimate_breakdowns(loaded), frames.frame(rows)], benchmark="nein"
     )
     kinds = dict.fromkeys(calibrations.KINDS[judge.kind] for judge in judges)
-    options_of_page["notes"] += calibrations.list_flags(frame, kinds)
+    content["notes"] += calibrations.list_flags(frame, kinds)
     title = options.title or f"NeIn: {', '.join(dict.fromkeys(run.name for run in loaded))}"
-    options_of_page["sections"] = sections.all_sections(compare.make_table(comparison_rows))
-    return Page(title, frame=frame, parts=[make_browser(loaded, options)], **options_of_page)
+    content["sections"] = sections.all_sections(compare.make_table(comparison_rows))
+    return Page(title, frame=frame, parts=[make_browser(loaded, options)], **content)
 
 
 def make_sides(
     loaded: Sequence[RunDir], controls: Mapping[str, RunDir] = MappingProxyType({})
 ) -> dict[str, Side]:
-    """The runs as they are compared. controls: editor -> its run of "Remove the X.", less which a run with
-    negative instructions has its negation gap."""
-    found = {}
+    """The runs as `nein compare` pairs them. controls: editor -> its run of "Remove the X.", from which the
+    scores of the negative instructions are subtracted: the negation gap."""
+    sides = {}
     for run in loaded:
-        # Of one track: a column of tracks would keep runs of two apart.
+        # Without the column of tracks, runs of two tracks can be paired.
         scores = ScoreTable(run.table.frame.assign(variant=pd.Categorical([None] * len(run.table))))
         control, removals, lost = controls.get(run.name), tuple(REMOVALS), None
         if control and run.track == "negative":
             lost = control.table.where(metric=removals).less(run.table.where(metric=removals))
-        found[run.label] = Side(scores, lost, {name: vars(entry) for name, entry in run.corpus().items()})
-    return found
+        sides[run.label] = Side(scores, lost, {name: vars(entry) for name, entry in run.corpus().items()})
+    return sides
 
 
-#: Where there is no gap: figures -> a sentence of the lowest, and of the highest.
+#: Findings of runs without a gap: (selected estimates, sentence about the lowest, about the highest).
 _FINDINGS = (
     (
         {"task": "minimal_pairs", "statistic": "part", "group": two_way.TEXT},
@@ -126,8 +126,8 @@ _FINDINGS = (
 
 
 def make_finding(frame: pd.DataFrame) -> list[str]:
-    """What was found in a sentence, by the first judge that saw it: the widest negation gap; of minimal pairs
-    how different two opposite sentences make an edit; else Removal; none without a judge."""
+    """The main result in a sentence, by the first judge with scores: the widest negation gap; for minimal
+    pairs, how much opposite sentences change an edit; else Removal. Empty without a judge."""
     change = '"Remove the X." becomes a sentence that says X is absent'
     for metric, judge in REMOVALS.items():
         gaps, quantity = (
@@ -149,15 +149,15 @@ def make_finding(frame: pd.DataFrame) -> list[str]:
 
 
 def make_notes(frame: pd.DataFrame, loaded: Sequence[RunDir]) -> list[str]:
-    """What a reader has to know: small sets, rows that differ, samples lost."""
+    """Caveats: small samples, runs that are not comparable, unscored samples."""
     results = frames.records(frame, task="results")
     configs = [run.about.get("config", {}) for run in loaded]
     sentences = []
     sizes = [row["n"] for row in results if row["metric"] == "fid" and row["value"] is not None]
     if sizes and min(sizes) < FID_SMALL:
         sentences.append(
-            f"FID from {min(sizes)} images is biased upwards and not comparable with other sample sizes "
-            f"(a few thousand are needed)."
+            f"FID of {min(sizes)} images is biased upward and not comparable with other sample sizes; a few "
+            "thousand images are needed."
         )
     sentences += few_clusters(results)
     by_run: dict[str, list[Figure]] = {}
@@ -183,7 +183,7 @@ def make_notes(frame: pd.DataFrame, loaded: Sequence[RunDir]) -> list[str]:
 
 
 def _list_idle(loaded: Sequence[RunDir]) -> Iterator[str]:
-    """Runs with a remedy whose images of changed requests are all those of the editor without it."""
+    """A sentence for each run with a remedy that changed no image, though it changed requests."""
     from nein.models.remedies.editors import AFFIRMED, AS_IT_IS
 
     edits = {run.label: run.edits for run in loaded}
@@ -196,36 +196,36 @@ def _list_idle(loaded: Sequence[RunDir]) -> Iterator[str]:
         same = [digest == plain_digest for digest, plain_digest in pairs if digest and plain_digest]
         if same and all(same):
             yield (
-                f"{run.label}: --mend {mend} did not act: all {len(same)} images are "
-                f"byte for byte those of {name}. This is not the figure of a remedy that did not help."
+                f"{run.label}: --mend {mend} did not act: all {len(same)} images are byte for byte those of "
+                f"{name}. These numbers do not show that the remedy is useless."
             )
 
 
 def _list_reshaped(loaded: Sequence[RunDir]) -> Iterator[str]:
-    """Runs whose images came back with another aspect ratio, which metrics of targets do not see."""
+    """A sentence for each run with images of another aspect ratio, which are stretched to their targets."""
     for run in loaded:
         stretched = [METRICS[name].title for name in run.metrics if "align" in METRICS[name].settings]
         if stretched and (count := sum(edit.reshaped for edit in run.edits.values())):
             yield (
-                f"{run.label}: {count} of {len(run.edits)} pictures came back with another aspect ratio and "
+                f"{run.label}: {count} of {len(run.edits)} images came back with another aspect ratio and "
                 f"are stretched to the target's size for {', '.join(stretched)}."
             )
 
 
 def few_clusters(results: Sequence[Figure]) -> Iterator[str]:
-    """A sentence about means of values without a range, where they are of few source images."""
+    """A sentence about means of unbounded values over few source images."""
     means = [row for row in results if METRICS[row["metric"]].span is None and row["metric"] != "fid"]
     if few := [row for row in means if row["low"] is not None and row["clusters"] < FEW]:
         names = ", ".join(dict.fromkeys(METRICS[row["metric"]].title for row in few))
         yield (
-            f"{names}: intervals from {int(min(row['clusters'] for row in few))} source images. Where values "
-            "are skewed, these intervals (Student's t) cover about 90 %, not 95 %."
+            f"{names}: intervals from {int(min(row['clusters'] for row in few))} source images. With skewed "
+            "values, such intervals (Student's t) cover about 90 %, not 95 %."
         )
 
 
 def _explain_losses(name: str, rows: Sequence[Figure]) -> Iterator[str]:
-    """Why samples of a run are unscored: edits that failed or were refused in a sentence each, then what each
-    metric lost besides, with the commonest reasons."""
+    """Why samples of a run are unscored: a sentence on failed edits, one on refused edits, then one per
+    metric with further unscored samples and their commonest reasons."""
     reasons = {row["metric"]: frames.reasons(row) for row in rows}
     asked, failed = max(row["n"] + row["unscored"] for row in rows), 0
     for start, happened in {NOT_EDITED: "failed", DECLINED: "were refused by the editor"}.items():
@@ -245,13 +245,13 @@ def _explain_losses(name: str, rows: Sequence[Figure]) -> Iterator[str]:
 # --- the samples of a page -----------------------------------------------------------------
 
 COLUMNS = ("metric", "value", "reason", "evidence")
-#: What a page shows of what a judge said; evidence.js makes words of it.
+#: Entries of a judge's evidence that the page shows; evidence.js formats them.
 EVIDENCE = ("answer", "p_yes", "p_no", "score", "threshold", "before", "after", "question")
 
 
 def make_browser(loaded: Sequence[RunDir], options: ReportConfig) -> Part:
-    """The image that every run made of each sample, with verdicts, answers and scores. Without the data set
-    images of samples and targets are missing."""
+    """The browser of samples: the image of every run, with verdicts, answers and scores. Without the data set
+    the images of samples and targets are missing."""
     note = ""
     try:
         dataset = loading.reload(loaded[0].about["data"], options.data, options.split)
@@ -259,7 +259,7 @@ def make_browser(loaded: Sequence[RunDir], options: ReportConfig) -> Part:
     except (UserError, KeyError) as error:
         if options.data:
             raise
-        records, note = {}, f"Pictures of samples and targets are missing: {error} Give --data."
+        records, note = {}, f"Images of samples and targets are missing: {error} Pass --data."
     metrics = [name for name in METRICS if any(name in run.metrics for run in loaded)]
     track = "negative" if any(run.track == "negative" for run in loaded) else loaded[0].track
     return cards.browser(
@@ -284,14 +284,14 @@ def make_browser(loaded: Sequence[RunDir], options: ReportConfig) -> Part:
 def make_cards(
     loaded: Sequence[RunDir], records: Mapping[str, Sample], metrics: Sequence[str], side: int
 ) -> Iterator[cards.Card]:
-    """Sample after sample. known: id -> record, where the data are at hand; side: of the longer side of
-    images in pixels; 0: none."""
+    """A card per sample. records: id -> record, if the data are at hand; side: pixels of the longer side of
+    images, 0 for none."""
     names = list(dict.fromkeys(name for run in loaded for name in run.edits))
     pictures = cards.read_thumbnails(
         (_list_image_sources(loaded, records.get(name), name) for name in names), side
     )
     values = [[run.values(metric) for metric in metrics] for run in loaded]
-    #: A sample is told as in the first run that has it, of those with negative instructions if it can be.
+    # A card shows the instruction of the first run that has the sample, preferably a negative one.
     told_by = sorted(loaded, key=lambda run: run.track != "negative")
     none: Thumbnail = {"none": "no pictures in this report"}
     for name, thumbnails in zip(names, pictures, strict=True):
@@ -322,7 +322,7 @@ def make_cards(
 def _list_image_sources(
     loaded: Sequence[RunDir], sample: Sample | None, name: str
 ) -> list[str | dict[str, str]]:
-    """Of the images of a sample, its target, and of every edit: a file, or why there is none."""
+    """The files of a sample, its target and every edit, in this order; or why there is none."""
     image_sources: list[str | dict[str, str]] = [{"none": "not at hand"}] * 2
     if sample is not None:
         image_sources = [str(sample.sample_path), str(sample.source_path)]
@@ -336,7 +336,8 @@ def _list_image_sources(
 
 
 def _make_reply(run: RunDir, picture: Thumbnail, name: str, metrics: Sequence[str]) -> cards.CardReply:
-    """A row of every score: place of the metric, value, then the reason and what the judge said."""
+    """A run's edit on a card: boxes, a line of facts, and a row per score (index of the metric, value,
+    reason, evidence)."""
     edit = run.edits.get(name)
     if edit is None:
         return cards.CardReply(picture)
@@ -362,7 +363,7 @@ def _measure(metric: Metric) -> cards.Measure:
 
 
 def _short(value: float | str | None) -> float | int | str | None:
-    """Five digits are enough to sort and show; whole numbers without a point."""
+    """The value with five digits, which is enough to sort and show; whole numbers as int."""
     if value is None or isinstance(value, str):
         return value
     number = float(f"{value:.5g}")

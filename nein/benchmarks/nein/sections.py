@@ -1,4 +1,4 @@
-"""The tables and plots of reports on NeIn."""
+"""The tables and plots of a NeIn report, each a selection of rows and columns of the estimates."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ BY_JUDGE = (EDITOR, Row("metric", "judge", REMOVALS))
 
 
 def _columns(column: str, titles: Mapping[str, Any], show: Show | None = None) -> list[Column]:
-    """A column under every title, of the figures that have the entry in the column `of` of the frame."""
+    """A column per title, of the estimates with that entry in the column `column` of the frame."""
     return [Column(title, {column: name}, show or estimate()) for title, name in titles.items()]
 
 
 def show_mean(figures: Sequence[Figure]) -> str:
-    """A figure with ± or, where bounded, the ends of its interval."""
+    """An estimate with ±, or with the ends of its interval if its range is bounded."""
     is_mean = METRICS[figures[0]["metric"]].span is None
     return tables.text(figures[0], interval="reach" if is_mean else "ends")
 
 
 def _metrics(selection: Mapping[str, Any]) -> Column:
-    """A column per metric, also of plug-ins: asked for anew by every report."""
+    """A column per metric, those of plug-ins included."""
     return Column("", selection, show_mean, by="metric", names=name_metric, order=tuple(METRICS))
 
 
 def _presence_metrics(by_judge: bool = True) -> tuple[str, ...]:
-    """Metrics that say what is in an image, by a judge or because it is known; or all others."""
+    """The metrics of what an image shows, by a judge or by known truth; or all others."""
     return tuple(name for name, row in METRICS.items() if (row.by_judge or row.by_truth) == by_judge)
 
 
@@ -53,7 +53,7 @@ def _show_refused(figures: Sequence[Figure]) -> str:
 def results_table(
     key: str = "results", title: str = "Results", metrics: Sequence[str] | None = None
 ) -> Table:
-    """Table 3, of some metrics; of all with Removal last, which a narrow screen shows."""
+    """Table 3 for these metrics; by default all, with Removal last, which a narrow screen shows."""
     order = metrics or (*(name for name in METRICS if name not in REMOVALS), *reversed(REMOVALS))
     selection = {"task": ("results", "refusals"), "group": ("", ALL), "metric": (*order, "refused")}
     columns = [
@@ -65,7 +65,7 @@ def results_table(
 
 
 def quality_and_presence() -> list[Table]:
-    """Table 3, in two parts as the paper has it."""
+    """Table 3 in two parts, as in the paper."""
     quality = results_table("results_quality", "Image quality", _presence_metrics(by_judge=False))
     return [quality, results_table("results_presence", "Removal and retention", _presence_metrics())]
 
@@ -90,7 +90,7 @@ def _results_section() -> Section:
 
 
 def _families_section() -> Section:
-    """By family of negation and, where it is known, by what makes a sentence difficult."""
+    """Tables by family of negation, and by the difficulty of a sentence if it is known."""
     rows, selection = [*RUN, Row("group", "family")], {"task": "families", "metric": _presence_metrics()}
     columns = [_metrics(selection), Column("scored", {}, count_scored)]
     by_family = Table("families", "By family of negation", rows, columns, selection)
@@ -141,7 +141,7 @@ def _gap_section() -> Section:
     ]
     note = (
         'Removal in per cent when told "Remove the X." and when told that X is absent, for the same samples '
-        "from the same noise. Gap: the paired difference. Ratio: – where nothing was removed."
+        "from the same noise. Gap: the paired difference. Ratio: – if nothing was removed."
     )
     overall = Table("gap", "Negation gap", BY_JUDGE, columns, note=note)
     rows = (*BY_JUDGE, Row("group", "negative instruction"))
@@ -203,9 +203,9 @@ def minimal_pairs_section() -> Section:
         Column("scored", of_part, count_scored),
     ]
     note = (
-        "The object affirmed or denied, there or absent in the picture that is edited. Change in presence "
-        "in points: seen by the judge after the edit, less seen before. Judge right before: how often it "
-        "says of the unedited pictures what the data do. An editor that obeys has +100 of text, -100 of "
+        "The object is affirmed or denied, and there or absent in the unedited picture. Change in presence "
+        "in points: seen by the judge after the edit minus seen before. Judge right before: how often it "
+        "agrees with the data about the unedited pictures. An editor that obeys has +100 of text, -100 of "
         "picture, 0 of interaction; one that removes whatever is named 0, -100, 0; one that does nothing 0 "
         "throughout."
     )
@@ -213,7 +213,7 @@ def minimal_pairs_section() -> Section:
     parts = plots.plot(
         "minimal_pairs",
         "Minimal pairs: what the instruction, the picture and both together contribute to the change in "
-        "presence; told and obeyed would be +100, -100 and 0",
+        "presence; an editor that obeys has +100, -100 and 0",
         {"task": "minimal_pairs", "statistic": "part"},
         plots.bars,
         place=("model",),
@@ -238,8 +238,8 @@ def _judges_section() -> Section:
         *_columns("metric", {"unscored": "sensitivity"}, count("unscored")),
     ]
     note = (
-        "Sensitivity: share of objects that are there and are seen; specificity: share of absent ones that "
-        "are not seen; ROC-AUC of the soft score. Clustered by picture."
+        "Sensitivity: share of present objects that are seen; specificity: share of absent objects that are "
+        "not seen; ROC-AUC of the soft score. Clustered by picture."
     )
     rows = (Row("judge"), Row("group", "pictures"))
     calibration = Table("calibration", "Judges on known truth", rows, columns, note=note)
@@ -250,10 +250,9 @@ def _judges_section() -> Section:
         Column("flag", {"metric": ("fall", "same")}, entry("flag")),
     ]
     note = (
-        "Questions about objects that are there, with the picture or the question changed. A judge that "
-        "looks and reads says yes less often (fall, in points; flagged where the interval reaches 0), and "
-        "answers the same on a mirrored picture or with yes and no swapped (flagged where the interval ends "
-        "below "
+        "Questions about present objects, with the picture or the question changed. A judge that looks and "
+        "reads says yes less often (fall, in points; flagged if the interval reaches 0), and gives the same "
+        "answer to a mirrored picture or with yes and no swapped (flagged if the interval ends below "
         f"{100 * calibrations.STEADY:.0f} %). Clustered by picture."
     )
     rows = (Row("judge"), Row("group", "control", calibrations.CONTROLS))
@@ -263,16 +262,16 @@ def _judges_section() -> Section:
         Column("not corrected because", {"statistic": "corrected"}, entry("refused")),
     ]
     note = (
-        "Rogan-Gladen: as if the judge erred on the edited pictures as often as on those of known truth. "
-        "A corrected figure may lie outside of the raw interval, which knows of no error of the judge: if "
-        "3 % of absent objects are seen, 97.0 as judged is 100.0 corrected. Its own interval holds the doubt "
-        "about the raw figure and about both error rates."
+        "Rogan-Gladen, assuming that the judge errs on edited pictures as often as on those of known truth. "
+        "A corrected value may lie outside of the raw interval, which ignores the judge's error: if 3 % of "
+        "absent objects are seen, 97.0 as judged is 100.0 corrected. Its own interval covers the uncertainty "
+        "of the raw value and of both error rates."
     )
     title = "Corrected for the judge's error"
     corrected = Table("corrected", title, (*RUN, METRIC), columns, note=note)
     agree = {"same verdict %": "same", "Cohen's kappa": "kappa", "Krippendorff's alpha": "alpha"}
     columns = [*_columns("statistic", agree), Column("samples", {"statistic": "same"}, count())]
-    note = "Removal by VQA against removal by detection. – where there is one verdict only."
+    note = "Removal by VQA against removal by detection. –: all verdicts are the same."
     agreement = Table("agreement", "Agreement of the judges", RUN, columns, note=note)
     reliability = plots.plot(
         "reliability",
@@ -291,7 +290,7 @@ def _judges_section() -> Section:
 
 
 def label_tables() -> list[Table]:
-    """What labels say of runs, judges and raters."""
+    """The tables of people's labels: runs, judges and raters."""
     of_labels = {"statistic": "labelled"}
     columns = [
         *_columns("statistic", {"as judged": "judged", "with labels": "labelled"}),
@@ -300,9 +299,10 @@ def label_tables() -> list[Table]:
         Column("not given because", of_labels, entry("refused")),
     ]
     note = (
-        "Labels, helped by verdicts with the best weight: right however bad the judge, if the labelled "
-        "samples are random. With ± 5 points for each of two runs a gap of 10 points between them is found "
-        'with probability 0.8; "more samples": the verdicts alone leave more doubt. Partly gone is not gone.'
+        "Labels combined with verdicts at the best weight (prediction-powered inference): unbiased however "
+        "bad the judge, if the labelled samples are random. With ± 5 points for each of two runs, a gap of "
+        '10 points is found with probability 0.8; "more samples": the verdicts alone are too uncertain. '
+        "Partly gone is not gone."
     )
     labelled = Table("labelled", "Removal with people's labels", (*RUN, METRIC), columns, note=note)
     sees = {"sees what people see %": "sensitivity", "sees none where people see none %": "specificity"}
@@ -323,9 +323,9 @@ def _protocols_section() -> Section:
     ]
     others = ", ".join(f"{option} ({text})" for option, text in NOT_FROM_EVIDENCE.items())
     quirks = "; ".join(f"{name}: {text}" for name, text in QUIRKS.items())
-    note = f"{quirks}. From the recorded answers; no model was run. These need another run: {others}."
+    note = f"{quirks}. Recomputed from the recorded answers. These options need another run: {others}."
     rows = (*RUN, METRIC, Row("quirk", names={"all": "all of them"}))
-    title = "Published protocol against the mended one"
+    title = "Published protocol against the fixed one"
     return Section("protocols", "Protocols", [Table("protocols", title, rows, columns, note=note)])
 
 
@@ -342,7 +342,7 @@ def _show_ns(figures: Sequence[Figure]) -> str:
 
 
 def all_sections(comparisons: Table = COMPARISONS) -> list[Section]:
-    """What a report shows, as far as there are figures."""
+    """All sections of a report; a table without estimates is left out."""
     compared = Section("comparisons", "Comparisons", [comparisons])
     of_runs = [
         _gap_section(),
