@@ -41,9 +41,7 @@ from nein.loading.references import (
     parse_reference,
 )
 
-#: Entry-point group of other packages' editors, name = "module:attribute": an editor, a class of editors, or
-#: a
-#: function that edits (`make_editor`).
+#: Entry-point group of other packages' editors: "module:attribute" of an object that `make_editor` takes.
 PLUGINS = "nein.editors"
 #: Names of our editors, which plug-ins cannot take.
 _OURS = frozenset({*BASIC, *PRESETS, *(editor for editor, _ in DEFAULT_ROWS)})
@@ -60,8 +58,7 @@ def available() -> list[str]:
 
 
 def row_of(name: str) -> EditorPreset | None:
-    """Row of an editor; None for a plug-in, a served model or module:attribute. Raises EditorError for an
-    unknown name."""
+    """Row of an editor; None for one that is not ours. Raises EditorError for an unknown name."""
     if name in BASIC or name in PRESETS:
         return BASIC.get(name) or PRESETS[name]
     parsed = parse_reference(name)

@@ -166,8 +166,7 @@ class InstructPix2Pix(Editor):
         return EditResult(request.id, image, note=note)
 
     def _condition(self, items: list[Item]) -> tuple[Tensor, Tensor, list[str]]:
-        """Conditions of the K guidance branches: (texts (K * B, tokens, width), images (K * B, 4, h, w),
-        notes)."""
+        """Of K guidance branches: texts (K * B, tokens, width), images (K * B, 4, h, w); notes."""
         texts = [self._encode_text(request.instruction) for request, _ in items]
         instructions = torch.cat([embedding for embedding, _ in texts])  # (B, tokens, width)
         sources = self._encode_images(np.stack([image for _, image in items]))  # (B, H, W, 3) => (B, 4, h, w)
@@ -215,8 +214,7 @@ class InstructPix2Pix(Editor):
         return torch.cat(parts).float()
 
     def _read_text(self, text: str) -> tuple[Tensor, str]:
-        """(hidden states (1, tokens, width), note). One text per call, so that its bits do not depend on the
-        batch."""
+        """(hidden states (1, tokens, width), note). One text per call: batches change last bits."""
         encoded = self._tokens(text)
         limit = encoded["input_ids"].shape[1]
         with self._text_lock:
@@ -243,8 +241,7 @@ class InstructPix2Pix(Editor):
         return torch.cat([self._vae.encode(part).latent_dist.mode() for part in parts])
 
     def _sample(self, embeddings: Tensor, conditions: Tensor, seeds: list[int], **options: Any) -> Tensor:
-        """Texts (K * B, tokens, width), images (K * B, 4, h, w) -> latents (B, 4, h, w) float32. options: of
-        the UNet."""
+        """Texts (K * B, tokens, width), images (K * B, 4, h, w) -> latents (B, 4, h, w) float32."""
         sigmas = self._scheduler.sigmas.tolist()
         prediction_type = self._scheduler.config.prediction_type
         noise = SampleNoise(seeds, tuple(conditions.shape[1:]), self._device)

@@ -88,8 +88,7 @@ def split_lora(reference: str) -> tuple[str, str]:
 
 
 def split_address(reference: str) -> tuple[str, str]:
-    """(URL, model) of openai:URL#MODEL, or of openai:MODEL at OPENAI_BASE_URL or OpenAI. Raises
-    EditorError."""
+    """(URL, model) of openai:URL#MODEL; openai:MODEL is at OPENAI_BASE_URL. Raises EditorError."""
     parsed = parse_reference(reference)
     url = (os.environ.get("OPENAI_BASE_URL") or OPENAI) if parsed.url is None else parsed.url
     if not (reference.startswith("openai:") and parsed.name and is_address(url)):

@@ -66,8 +66,7 @@ RULES: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {"r64": r64, "squash
 
 
 def area32(size: Size, resolution: int) -> Size:
-    """Size with the image's aspect ratio, an area near resolution x resolution, and sides in multiples of
-    32."""
+    """The image's aspect ratio, an area near resolution x resolution, sides in multiples of 32."""
     ratio = math.sqrt(size[0] / size[1])
     width, height = (max(32, round(resolution * r / 32) * 32) for r in (ratio, 1 / ratio))
     return width, height

@@ -1,5 +1,4 @@
-"""Sampling of InstructPix2Pix models: schedulers, noise per sample, guidance, and attention that is recorded,
-weighted or guided."""
+"""Sampling of InstructPix2Pix models: schedulers, noise, guidance, recorded or weighted attention."""
 
 from __future__ import annotations
 
@@ -125,8 +124,7 @@ def ancestral_step(
 
 
 class SampleNoise:
-    """Standard-normal noise for a batch, by one CPU generator per sample: it does not depend on batch or
-    device."""
+    """Standard-normal noise, by one CPU generator per sample: independent of batch and device."""
 
     def __init__(self, seeds: Sequence[int], shape: tuple[int, ...], device: torch.device) -> None:
         self._generators = [torch.Generator("cpu").manual_seed(int(seed)) for seed in seeds]
@@ -229,10 +227,8 @@ class Vsf:
         return attend(query, key, value, mask)
 
 
-#: Rules of attention guidance away from a negative prompt, functions of (query, (key, value) of the prompt,
-#: (key,
-#: value) of the negative prompt, in_prompt): each (B, heads, tokens, d), in_prompt (B, tokens) bool: no
-#: padding.
+#: Attention guidance, functions of (query, prompt, negative, in_prompt): query (B, heads, tokens, d),
+#: prompt and negative are (key, value), each (B, heads, tokens, d); in_prompt (B, tokens) bool: no padding.
 RULES: dict[str, Nag | Vsf] = {"nag": Nag(), "vsf": Vsf()}
 
 
@@ -306,8 +302,7 @@ class Processor:
 
 
 def install(unet: Any) -> None:
-    """Install a `Processor` in every attention layer; cross-attention is recorded on the way down and up, not
-    in the middle."""
+    """Install a `Processor` in every layer; cross-attention of down and up blocks is recorded."""
     sides = ("down_blocks", "up_blocks")
     unet.set_attn_processor(
         {name: Processor(name.startswith(sides) and ".attn2." in name) for name in unet.attn_processors}

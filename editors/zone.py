@@ -257,8 +257,7 @@ class ActionClassifier(nn.Module):
 
 
 def load_classifier(reference: str) -> ActionClassifier:
-    """Load the classifier from a folder, a .safetensors file, or the released .pth file. Raises
-    EditorError."""
+    """Load the classifier: a folder, a .safetensors file, or the released .pth. Raises EditorError."""
     path = expand_user(reference)
     state, _ = read_checkpoint(path / "model.safetensors" if path.is_dir() else path)
     with explain_errors(reference):
@@ -285,15 +284,13 @@ def decide(logits: Tensor, tokens: int, protocol: str) -> str:
 
 
 def difference(first: np.ndarray, other: np.ndarray, floor: str = "zero") -> np.ndarray:
-    """Attention to the first token minus attention to another, each (h, w) float, after `stretch`: (h, w)
-    uint8."""
+    """Stretched attention (h, w) to the first token minus that to another, cut at 0: (h, w) uint8."""
     a, b = (stretch(attention, floor).astype(np.int16) for attention in (first, other))
     return np.clip(a - b, 0, 255).astype(np.uint8)
 
 
 def stretch(attention: np.ndarray, floor: str = "zero") -> np.ndarray:
-    """(h, w) float >= 0 -> uint8, truncated: the largest value becomes 255; 0, or with floor "least" the
-    smallest, becomes 0."""
+    """(h, w) float >= 0 -> uint8, truncated: the maximum becomes 255; 0 ("least": the minimum) 0."""
     low = float(attention.min()) if floor == "least" else 0.0
     top = float(attention.max()) - low
     return (255 * ((attention - low) / top) if top > 0 else np.zeros_like(attention)).astype(np.uint8)
@@ -361,8 +358,7 @@ class Segmenter:
         self._points, self._quality, self._stability = points, quality, stability
 
     def __call__(self, image: np.ndarray) -> list[np.ndarray]:
-        """Segments (H, W) bool of an image (H, W, 3) uint8, by falling confidence; often none for a plain
-        image."""
+        """Segments (H, W) bool of an image (H, W, 3) uint8, by falling confidence; may be none."""
         # Not `self._generate(image)`, whose data loader draws from the global generator.
         result = self._generate.run_single(
             Image.fromarray(image),

@@ -120,8 +120,7 @@ THOUGHTS, THOUGHTS_END = (re.compile(start + _TAG, re.IGNORECASE) for start in (
 
 
 def strip_thoughts(text: str) -> str | None:
-    """Text after the last closing </think> tag (an opening tag may be missing); None if the tag never
-    closes."""
+    """Text after the last closing tag of thoughts; None if thoughts are opened but never closed."""
     answer = THOUGHTS_END.split(text)[-1]
     return None if THOUGHTS.match(answer) else answer
 

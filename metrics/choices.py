@@ -321,13 +321,10 @@ class Wording(NamedTuple):
     chinese: str = ""  # the end of a question with Chinese characters
 
 
-#: "paper": as NegVQA prints it (arXiv:2505.22946, the image after "Question:"). The others: prompts of
-#: VLMEvalKit,
-#: which NegVQA used, for models without a wording of their own ("vlmevalkit": vlmeval/dataset/image_mcq.py)
-#: and
-#: with one (vlmeval/vlm/llava/llava.py and internvl/utils.py, molmo.py, qwen2_vl/prompt.py; commit 0f27427e
-#: of
-#: 25 May 2025).
+#: "paper": as NegVQA prints it (arXiv:2505.22946, the image after "Question:"). Others: VLMEvalKit,
+#: which NegVQA used (commit 0f27427e of 25 May 2025): "vlmevalkit" for models without a wording of their own
+#: (vlmeval/dataset/image_mcq.py), and those of vlmeval/vlm/llava/llava.py and internvl/utils.py, molmo.py,
+#: qwen2_vl/prompt.py.
 PROMPTS: dict[str, Wording] = {
     "paper": Wording("Question: ", " {}\nOptions:{}\n", " {}. {}", _LETTER),
     "vlmevalkit": Wording("", "Question: {}\nOptions:\n{}", _LINE, f"{_SELECT} \n"),
@@ -335,11 +332,8 @@ PROMPTS: dict[str, Wording] = {
     "vlmevalkit-molmo": Wording("", "a_okvqa_mc: {}{}", "\n{}: {}"),
     "vlmevalkit-qwen2-vl": Wording("", "Question: {}\nOptions:\n{}", _LINE, _SELECT, _LETTER_IN_CHINESE),
 }
-#: Pattern of a checkpoint's name in lower case -> VLMEvalKit's format; the first match counts. Source:
-#: classes of
-#: vlmeval/vlm and vlmeval/config.py at commit 0f27427e; InstructBLIP's 256 tokens are the default of the
-#: package
-#: lavis.
+#: Pattern of a checkpoint's name in lower case -> its format in VLMEvalKit; the first match counts. Source:
+#: vlmeval/vlm and vlmeval/config.py at commit 0f27427e; 256 tokens are the default of InstructBLIP's lavis.
 PROMPT_FORMATS = (
     (r"vila", PromptFormat("vlmevalkit", 2048)),
     (
@@ -357,8 +351,7 @@ DEFAULT_FORMAT = PromptFormat("vlmevalkit", 2048)
 
 
 def write_prompt(name: str, question: str, options: Options) -> Prompt:
-    """Prompt in the wording `name`. Raises MetricError for an unknown name, or unless there are 2 to 26
-    options."""
+    """Prompt in the wording `name`. Raises MetricError for an unknown one, or not 2 to 26 options."""
     if not 2 <= len(options) <= len(LETTERS):
         raise MetricError(f"A question needs 2 to {len(LETTERS)} options, not {len(options)}.")
     wording = PROMPTS[choose("prompt", name, PROMPTS)]

@@ -24,8 +24,7 @@ Names = Sequence[str]
 
 
 class FidInterval(NamedTuple):
-    """FID, 95 % interval and standard error; None with one source image. left_out: FIDs without each
-    group."""
+    """FID with 95 % interval; None with one source image. left_out: FIDs without each group."""
 
     value: float
     low: float | None
@@ -102,8 +101,7 @@ class _Moments:
 
 
 def frechet_distance(features_a: np.ndarray, features_b: np.ndarray) -> float:
-    """FID of (N, D) and (M, D) features, >= 0; float64, denominator n - 1 as in clean-fid. Raises
-    MetricError."""
+    """FID of (N, D) and (M, D), >= 0, in float64; denominator n - 1 as in clean-fid."""
     a, b = _check(features_a, "edited"), _check(features_b, "target")
     if a.shape[1] != b.shape[1]:
         raise MetricError(f"FID needs features of one network, not widths {a.shape[1]} and {b.shape[1]}.")
@@ -166,8 +164,7 @@ def _check(features: np.ndarray, side: str) -> np.ndarray:
 
 
 def _compare_rows(a: np.ndarray, b: np.ndarray) -> float:
-    """Distance of (N, D) and (M, D) with few rows: S = F^T F with F the centered rows, so no (D, D)
-    matrix."""
+    """For few rows: S = F^T F with F the centered rows, which needs no (D, D) matrix."""
     mean_a, mean_b = a.mean(0), b.mean(0)
     f_a = (a - mean_a) / np.sqrt(len(a) - 1)  # (N, D)
     f_b = (b - mean_b) / np.sqrt(len(b) - 1)  # (M, D)

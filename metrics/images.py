@@ -128,8 +128,7 @@ def measure_presence(
 
 
 def score_obeyed(batch: Batch) -> list[Score]:
-    """1 if every object that must stay is intact and every other one is gone; the detail lists all
-    objects."""
+    """1 if every object that must stay is intact and every other one gone; detail: all objects."""
     scores = []
     for item in batch.items:
         things: Any = item.things

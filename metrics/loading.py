@@ -1,5 +1,4 @@
-"""Loading of encoders and judges: find a checkpoint, load it from safetensors, digest it; exact
-arithmetic."""
+"""Loading of encoders and judges: find, load safely, digest; exact arithmetic."""
 
 from __future__ import annotations
 
@@ -36,8 +35,7 @@ class Source:
     config: Any = None  # the model's configuration
 
     def load_part(self, cls: Any, **options: Any) -> Any:
-        """Load the model's tokenizer or processor. Raises MetricError, or UserError for one that does not
-        fit."""
+        """Load the model's tokenizer or processor. Raises MetricError or UserError."""
         part = load_pretrained(cls, self.reference, revision=self.revision, **options)
         tokenizer = getattr(part, "tokenizer", part)
         if hasattr(tokenizer, "get_vocab"):
@@ -56,8 +54,7 @@ def read_state_dict(file: Path) -> dict[str, torch.Tensor]:
 
 
 def check_folder(reference: str) -> tuple[str, str | None]:
-    """(folder, None) or (owner/name, revision). Raises MetricError for neither a model folder nor a hub
-    id."""
+    """(folder, None) or (owner/name, revision). Raises MetricError for anything else."""
     parsed = parse_reference(reference)
     path = Path(parsed.name)
     advice = "pass a folder with config.json and *.safetensors, or a hub id 'owner/name'"
@@ -192,8 +189,7 @@ def move_inputs(model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class SharedTokenizer:
-    """Thread-safe tokenizer or processor: fast tokenizers keep padding and truncation as state between
-    calls."""
+    """Thread-safe tokenizer or processor: fast tokenizers keep padding as state between calls."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer

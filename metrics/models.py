@@ -55,9 +55,8 @@ REFERENCES: dict[str, str] = {
     "attribute": "nein.metrics.models:load_plugin",
     "served": "nein.metrics.chat.asking:ChatJudge.load",
 }
-#: Duals, with an encoder for images and one for sentences: prefix of a reference -> loader. References
-#: without a
-#: prefix are folders or hub ids of transformers, or folders in open_clip's layout.
+#: Duals (an encoder for images, one for sentences): prefix of a reference -> loader. Without a prefix
+#: they are folders or hub ids of transformers, or folders in open_clip's layout.
 DUALS: dict[str, str] = {
     "open_clip": "nein.metrics.dual.openclip:load",
     "random": "nein.metrics.dual:load_control",
@@ -78,8 +77,7 @@ ORIGINS: dict[str, str] = {
 
 
 def check_reference(path_or_id: str) -> None:
-    """Check the reference of a judge or multiple-choice model without loading or network; plug-ins are
-    imported. Raises MetricError."""
+    """Check the reference of a judge or multiple-choice model, offline. Raises MetricError."""
     (find_plugin if parse_reference(path_or_id).is_code else endpoint.check)(path_or_id)
 
 
@@ -131,8 +129,7 @@ def load_judge(
 
 
 def find_plugin(reference: str) -> Any:
-    """Judge, or function that makes it, of `plugin:NAME`, `module:attribute` or `file.py:attribute`. Raises
-    MetricError."""
+    """Plugged-in judge, or the function that makes it, by reference. Raises MetricError."""
     parsed = parse_reference(reference)
     if parsed.kind == "attribute":
         judge = load_attribute(reference)
@@ -168,8 +165,7 @@ def load_plugin(path_or_id: str, *, kind: str, **options: Any) -> Any:
 
 
 class _Plugin:
-    """Judge whose fingerprint includes its source code, so that edits to the code invalidate cached
-    answers."""
+    """Judge whose fingerprint includes its source code: edits to it invalidate cached answers."""
 
     def __init__(self, judge: Any, source: str) -> None:
         self._judge, self.fingerprint = judge, f"{judge.fingerprint}-{source[:12]}"

@@ -1,5 +1,4 @@
-"""Plural and singular of English nouns: `inflect` and spaCy, corrected by lists of words that both get
-wrong."""
+"""Plural and singular of English nouns: inflect and spaCy, and lists of words both get wrong."""
 
 from __future__ import annotations
 

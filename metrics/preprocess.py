@@ -28,8 +28,7 @@ _MIN_PIXELS = 128 * 128
 
 
 def stretch(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Stretch to (width, height) with PIL's bicubic filter, as MagicBrush's `image_eval.py` does for L1 and
-    L2."""
+    """Stretch to (width, height), PIL's bicubic, as MagicBrush's `image_eval.py` for L1 and L2."""
     if (image.shape[1], image.shape[0]) == size:
         return image
     return np.asarray(PilImage.fromarray(image).resize(size, PilImage.Resampling.BICUBIC))
@@ -92,8 +91,7 @@ class CleanResize:
 
 
 def map_images(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """`[function(x) for x in items]`, in threads for large images. items: images, or tuples that begin with
-    one."""
+    """`[function(x) for x in items]`, in threads for large images. items: images or (image, ...)."""
     workers = min(8, os.cpu_count() or 1, len(items))
     images: list[Any] = [item[0] if isinstance(item, tuple) else item for item in items]
     if workers < 2 or max(image.shape[0] * image.shape[1] for image in images) < _MIN_PIXELS:

@@ -71,8 +71,7 @@ def removal_by_vqa(judge: JudgedBatch, observation: Observation) -> Score:
 
 
 def removal_by_ovd(judge: JudgedBatch, observation: Observation, *, soft: bool = False) -> Score:
-    """Removal (OVD): 1 if no box has a score above the threshold. soft, AUC-Removal: 1 minus the best score
-    above."""
+    """Removal (OVD): 1 if no box is above the threshold. soft, AUC-Removal: 1 minus the best score."""
     reply, detail = observation.after[observation.item.object], _removal_detail(judge, observation)
     if isinstance(reply, BaseException):
         return _make_unscored(reply, detail)
@@ -300,8 +299,7 @@ NOT_OBJECTS = frozenset(
 
 @lru_cache(maxsize=1)
 def spacy_model() -> Any:
-    """spaCy's English pipeline, without parts that noun chunks do not need. Raises MetricError if it is
-    missing."""
+    """spaCy's English pipeline, without parts that noun chunks do not need. Raises MetricError."""
     for name in ENGLISH:
         if importlib.util.find_spec(name) is not None:
             return importlib.import_module(name).load(exclude=["ner", "senter"])
@@ -360,8 +358,7 @@ def _parse(captions: tuple[str, ...]) -> list[tuple[str, _Parse]]:
 
 
 def _drop_excluded(caption: _Parse, excluded: str) -> list[str]:
-    """Distinct object names without the excluded one, which is also matched word by word: parsers split long
-    names."""
+    """Distinct nouns without the excluded name, also matched word by word: parsers split names."""
     words, name = caption.words, excluded.split()
     covered: set[int] = set()  # indices of words that are part of the excluded name
     for k in range(len(words) - len(name) + 1 if name else 0):

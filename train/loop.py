@@ -137,8 +137,7 @@ class Record:
         return self._spent + time.perf_counter() - self._began
 
     def add_step(self, step: int, loss_and_norm: torch.Tensor, checkpoint: Path | None) -> None:
-        """Add a step. loss_and_norm: (2,), averaged over processes. Raises UserError if one is not
-        finite."""
+        """Add a step. loss_and_norm: (2,), averaged over processes. Raises UserError for NaN."""
         loss, norm = loss_and_norm.tolist()
         if not (math.isfinite(loss) and math.isfinite(norm)):
             quantity = "loss" if not math.isfinite(loss) else "gradient"

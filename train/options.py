@@ -18,8 +18,7 @@ BelowOne = Annotated[float, Field(ge=0, lt=1)]
 
 
 def option(default: Any, text: str, group: str, *, decides: bool = True, **more: Any) -> Any:
-    """Field of a configuration. decides: its value changes the trained weights, so a resumed run must keep
-    it."""
+    """Field. decides: its value changes the trained weights, so a resumed run must keep it."""
     return options.option(default, text, group, decides=decides, negatable=default is False, **more)
 
 
@@ -111,8 +110,7 @@ class Learning(RunOptions):
 
     @classmethod
     def main(cls, run: Callable[[Any], object], argv: Sequence[str] | None) -> int:
-        """Parse `argv` (default: sys.argv) and call `run`; `--dry-run` prints the options. Raises
-        UserError."""
+        """Parse `argv` (default: sys.argv), then `run`; `--dry-run` prints the options."""
         config, dry_run = cls.parse_line(sys.argv[1:] if argv is None else argv)
         if dry_run:
             print(options.dump(config), end="")

@@ -59,8 +59,7 @@ class ChatJudge(ChatModel):
     template = "question"
 
     def ask(self, images: Images, questions: Texts) -> list[list[Answer]]:
-        """Answers to `questions[i]` about `images[i]`, (H, W, 3) uint8. Raises NoAnswer, or the model's
-        exception."""
+        """Answers to `questions[i]` about `images[i]`, (H, W, 3) uint8. Raises the model's error."""
         check_batch(images, questions, "questions")
         cells = list_cells(questions)
         messages = [Message((images[i], questions[i][k])) for i, k in cells]

@@ -69,8 +69,7 @@ class Endpoint(Chat):
         self._end: SilentError | None = None
 
     def describe(self) -> Json:
-        """Settings; fingerprints ignore `reference` (the address) and `adapted` (known after the first
-        answer)."""
+        """Settings; fingerprints ignore `reference` (the address) and `adapted`."""
         more = {"detail": self.detail, "thinking_tokens": self._thinking, "adapted": dict(self.adapted)}
         about = {"class": type(self).__name__, "reference": self.service.address, "model": self.model}
         return {**about, **self._options, **{key: value for key, value in more.items() if value}}

@@ -71,8 +71,7 @@ class PromptTemplate:
     presence: str = "Does this image contain {object}? Answer only yes or no"
 
     def ask_presence(self, name: str, article: str = "none") -> str:
-        """Prompt about one object. article: "none" as in NeIn's code ("contain car?"), "a_an" as in its
-        paper, by the first letter."""
+        """Prompt about one object. article: "none" ("contain car?") as in NeIn's code, or "a_an"."""
         choose("article", article, ("none", "a_an"))
         if article == "a_an":
             name = f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"

@@ -127,8 +127,7 @@ class LlavaNextJudge(LocalChat, Described):
             return tuple(self._tokenizer(prompt)["input_ids"])
 
     def _answer_group(self, jobs: Sequence[_Job]) -> Iterator[tuple[tuple[int, str], Answer]]:
-        """Yield ((image, prompt), answer). A batch has suffixes of one length: padding would change
-        answers."""
+        """Yield ((image, prompt), answer), in batches of equal suffix length: padding changes answers."""
         layers: Any = self._prefill(jobs).layers
         pairs = [(row, prompt) for row, job in enumerate(jobs) for prompt in job.suffixes]
         size = self.batch_size * _QUESTIONS
@@ -170,8 +169,7 @@ def load(
     batch_size: int = 8,
     **options: Any,
 ) -> LlavaNextJudge:
-    """Load a judge. quantization: "none", or the paper's "bnb-fp4": 4-bit weights, arithmetic in `dtype` (the
-    paper: float16)."""
+    """Load a judge. quantization: "none", or the paper's "bnb-fp4", 4-bit weights."""
     from transformers import AutoProcessor, BitsAndBytesConfig, LlavaNextForConditionalGeneration
 
     choose("quantization", quantization, ("none", "bnb-fp4"))

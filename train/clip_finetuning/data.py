@@ -201,8 +201,7 @@ class Reader:
     def __init__(self, config: ContrastConfig, corpus: Corpus, features: Features | None = None) -> None:
         self._config, self._corpus, self._features = config, corpus, features
         self.skipped = set[str]()
-        # "fixed": every epoch shuffles anew and takes a fraction; "paper": an epoch continues the last one's
-        # order.
+        # "fixed": an epoch is a fraction of a new order; "paper": it continues the last order.
         fraction = float(config.epoch_share) if config.protocol == "fixed" else 1.0
         self.passes = []
         for name, part in (("captions", corpus.captions), ("questions", corpus.questions)):
@@ -227,8 +226,7 @@ class Reader:
         return members
 
     def _image(self, part: Part, first: int) -> tuple[Any, Any]:
-        """(record, image or its number) of row `first`, or of the next readable one with --unreadable
-        skip."""
+        """(record, image or its number) of row `first`; with --unreadable skip of the next readable."""
         reason = ""
         for shift in range(TRIES if self._config.unreadable == "skip" else 1):
             record = part.records[(first + shift) % len(part.records)]

@@ -67,8 +67,7 @@ class Tower(nn.Module):
         self.model.config.text_config.vocab_size = len(tokenizer)
 
     def parameter_groups(self, weight_decay: float) -> list[dict[str, object]]:
-        """Parameter groups for AdamW: weight decay for matrices; none for gains, biases and the logit
-        scale."""
+        """Parameters for AdamW: matrices with weight decay; gains, biases, logit scale without."""
         trained = [p for p in self.parameters() if p.requires_grad]
         return [
             {"params": [p for p in trained if p.ndim >= 2], "weight_decay": weight_decay},

@@ -73,8 +73,7 @@ class Encoder:
 
     @torch.no_grad()
     def encode_text(self, text: str) -> torch.Tensor:
-        """Hidden states (tokens, width) float32 on the device. One sentence per call: batches change last
-        bits."""
+        """Hidden states (tokens, width) float32. One sentence per call: batches change last bits."""
         limit = min(self._tokenizer.model_max_length, self._text.config.max_position_embeddings)
         tokens = self._tokenizer(
             text, padding="max_length", max_length=limit, truncation=True, return_tensors="pt"
@@ -231,8 +230,7 @@ class Batch(NamedTuple):
 
 
 Member = tuple[Example, dict[str, torch.Tensor], Draw]
-#: Mean absolute difference of latents above which an edit changed a cell; the VAE's own noise stays below it
-#: (nano and SD 1.5).
+#: Difference of latents above which an edit changed a cell; VAE noise stays below it (nano and SD 1.5).
 CHANGED = 0.4
 
 

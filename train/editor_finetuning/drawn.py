@@ -134,8 +134,7 @@ def draw_kind(rng: random.Random, weights: Mapping[str, float]) -> str:
 
 
 def sample_pair(rng: random.Random, kind: str, usual: bool = False) -> Pair:
-    """Draw a pair of a kind (a key of `DRAW`): add, double, keep, remove, replace, recolour or scenery.
-    usual: see `place_with_room`."""
+    """Draw a pair of a kind (a key of `DRAW`). usual: see `place_with_room`."""
     while True:  # until the scene allows an edit of this kind
         source = sample_scene(rng, rng.choice((1, 2, 2, 3, 3, 4)), CATEGORIES)
         category = rng.choice(source.categories)

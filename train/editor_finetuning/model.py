@@ -33,8 +33,7 @@ PARTS = {"transformer": ".attentions.", "cross_attention": ".attn2."}
 
 
 def load_base(config: TuneConfig) -> LoadedPipeline:
-    """Base pipeline on the CPU in float32; a text-to-image UNet (4 input channels) is widened to 8. Raises
-    UserError."""
+    """Base pipeline on the CPU in float32; a UNet with 4 input channels gets 8. Raises UserError."""
     loaded = load_pipeline(references.resolve(config.base), channels=(4, 8))
     if loaded.pipeline.unet.config.in_channels == 4:
         log.warning("'%s' is not an instruction editor; its UNet gets four more input channels", config.base)
@@ -44,8 +43,7 @@ def load_base(config: TuneConfig) -> LoadedPipeline:
 
 
 def widen_input(unet: Any) -> None:
-    """Give a UNet with 4 input channels 4 more, with zero weights, in place. Source: `ddpm_edit.py` of
-    InstructPix2Pix @ 0dffd1e."""
+    """Add 4 input channels with zero weights, as `ddpm_edit.py` of InstructPix2Pix @ 0dffd1e."""
     old = unet.conv_in
     new = torch.nn.Conv2d(8, old.out_channels, old.kernel_size, old.stride, old.padding)
     with torch.no_grad():
