@@ -1,4 +1,4 @@
-"""The data sets that are read, and the order in which `--limit` takes their samples."""
+"""The data sets, and the order in which `--limit` takes their samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""COCO's annotation files: which images there are, what their captions say, which objects they show.
+"""COCO's annotation files: images, captions, objects.
 
 The format: https://cocodataset.org/#format-data. Of entries the keys named here are needed, others ignored.
 """
@@ -48,7 +48,7 @@ class CaptionedImage:
 
     @property
     def categories(self) -> set[str]:
-        """Of everything that is there, crowds included."""
+        """The categories of all objects, crowds included."""
         return {instance.category for instance in self.objects}
 
 

@@ -16,14 +16,14 @@ PUBLISHED = {"nein": "nhatttanbui/NeIn", "negvqa": "yuhuizhang/NegVQA"}
 
 
 class Reference(NamedTuple):
-    """What stands behind "hub:": the data set's name and a commit, branch or tag of it."""
+    """The part behind "hub:": the data set's name and a commit, branch or tag."""
 
     name: str
     revision: str | None
 
 
 def reference(source: str) -> Reference | None:
-    """What "hub:OWNER/NAME@REVISION" names; None for a source of another kind."""
+    """Parses "hub:OWNER/NAME@REVISION"; None for a source of another kind."""
     if not source.startswith(PREFIX):
         return None
     name, _, revision = source.removeprefix(PREFIX).partition("@")

@@ -194,7 +194,7 @@ def _sample(
 
 
 def image_name(text: str) -> str:
-    """What an image is known by, in records and folders: without an image's ending, its accents composed."""
+    """The key of an image in records and folders: its file name without ending, accents composed."""
     name = unicodedata.normalize("NFC", text)
     stem, _, ending = name.rpartition(".")
     return stem if stem and f".{ending.lower()}" in IMAGE_SUFFIXES else name

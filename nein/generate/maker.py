@@ -1,4 +1,4 @@
-"""How data are made, the same for all three benchmarks: a source, stages over its shards, files and a card.
+"""The maker of data, shared by the three benchmarks: a source, stages over its shards, files and a card.
 
 OUT/manifest.json     what decides the data, where they come from, counts
 OUT/work/<stage>/     the rows of a stage, a file per shard
@@ -149,7 +149,7 @@ def _steps(kind: Callable[[Any], Maker], config: Any, device: str) -> list[Step]
 
 
 def llm_identity(options: LlmOptions) -> Row:
-    """What decides an answer besides the prompt; not where the model is, for a server may move."""
+    """Everything but the prompt that decides an answer; the address may change."""
     model = str(options.model)
     keys = ("temperature", "max_tokens", "attempts", "dtype")
     return {

@@ -1,5 +1,5 @@
-"""`nein negvqa generate` and `check`: multiple-choice questions in VMCBench's layout, their negations by a
-language model, and a sheet on which people say how many of those are right.
+"""`nein negvqa generate` and `check`: negates multiple-choice questions by a language model, and lets people
+check the negations on a sheet.
 
 OUT/images/           the images, as they were
 OUT/records.jsonl     one line per question of the source: its negation, or why there is none
@@ -187,7 +187,7 @@ PROMPT = (Path(__file__).parent / "negvqa_prompt.txt").read_text(encoding="utf-8
 
 
 class PrintedVerdict(BaseModel):
-    """What a language model has to answer."""
+    """The form of a language model's answer."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -1,4 +1,4 @@
-"""The command `nein calibrate`: what the judges of a run say about images whose truth is known.
+"""The command `nein calibrate`: error rates of judges on images of known truth.
 
 sources    the source images of NeIn: the object of every sample is absent, the caption's objects are there
 instances  images with COCO instance annotations: annotated categories are there, others are not

@@ -1,4 +1,4 @@
-"""The command `nein check`: does an editor or a judge keep its contract? A plain list, passed or failed.
+"""The command `nein check`: does an editor or a judge keep its contract?
 
 nein check EDITOR             a name, a folder, a hub id, plugin of `nein.editors`, or module:attribute
 nein check --kind vqa REF     a reference as `--models.vqa` takes it, or module:attribute
@@ -77,7 +77,7 @@ def scene(seed: int, size: tuple[int, int]) -> np.ndarray:
 
 
 class Checks:
-    """What editors and judges have in common: an answer per input, whatever else is asked.
+    """Checks of editors and judges alike: an answer per input, whatever else is asked.
 
     within   Largest distances allowed: asked again, and in other company.
     input    An input, with its `image`.

@@ -1,4 +1,4 @@
-"""The command `nein negbench judge`: what a calibrated judge says of the images that captions find."""
+"""The command `nein negbench judge`: asks a calibrated judge about the images that captions retrieve."""
 
 from __future__ import annotations
 

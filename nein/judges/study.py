@@ -1,5 +1,4 @@
-"""The command `nein study`: pages on which people label edits without knowing the editor or the instruction,
-and what their labels say of editors and judges.
+"""The command `nein study`: pages on which people label edits blindly, and tables of their labels.
 
 OUT/rater-<n>.html    the page of one rater
 OUT/study.json        which edit every item is: not for raters
@@ -40,7 +39,7 @@ HOW = (
 
 @dataclass
 class StudyItem:
-    """An item: the edit of a sample, or without an editor one of which the right answer, `gold`, is known."""
+    """An edit of a sample; or, without an editor, an item with the known answer `gold`."""
 
     id: str
     editor: str

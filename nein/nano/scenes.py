@@ -1,4 +1,4 @@
-"""Scenes: what stands where, drawn from a seed, rendered to 64x64 pixels; and the worlds they come from.
+"""Scenes: objects on a background, drawn from a seed, rendered to 64x64 pixels; and the worlds of scenes.
 
 Objects and backgrounds have two styles, "plain", as the models know them, and "sketch". Everything is drawn
 `SUPERSAMPLE` times too large with Pillow and reduced by averaging. `drawings.json` has every category as a

@@ -1,4 +1,4 @@
-"""Negation in scope, drawn: pairs of scenes, of which each is what one of two sentences is true of.
+"""Negation in scope, drawn: pairs of scenes and pairs of sentences, each sentence true of one scene only.
 
     construction  first scene                          second scene
     except_one    a thing                              that and another of its kind, in another color
@@ -96,7 +96,7 @@ class Edit(Pair):
 
     @property
     def object(self) -> str:
-        """What Removal is about: what must go or, where nothing must, what the sentence names."""
+        """The object of Removal: it must go or, if nothing must, the sentence names it."""
         if self.construction == "except_one" or (self.construction == "clause" and self.depth):
             return f"{self.named.second} {self.named.thing}"
         return self.named.other if self.construction == "scoped" else self.named.thing

@@ -1,4 +1,4 @@
-"""What an English sentence says is absent: a rule over words that deny and the noun phrases they deny.
+"""A rule that finds the objects which an English sentence denies.
 
 A word that denies ("no", "without", "lacks", "free of", "missing", "except" after "all") denies the noun
 phrase that follows it, or the one before it: "a cup is missing"; but "absent is a cup". A "not" does where
@@ -75,7 +75,7 @@ class _Phrase:
 
 
 def read(sentences: Sequence[str]) -> list[Denials]:
-    """What every sentence says is absent. Raises MetricError where spaCy's English model is not installed."""
+    """Finds the objects that every sentence denies. Raises MetricError without spaCy's English model."""
     from nein.metrics.presence import spacy_model
 
     plain = [sentence.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'") for sentence in sentences]
@@ -184,7 +184,7 @@ def _opens(token: Any) -> bool:
 def _find_denied(
     doc: Any, words: list[str], cue: set[str], start: int, end: int, phrases: list[_Phrase]
 ) -> list[_Phrase] | None:
-    """What the cue, doc[start:end] as written and as lemmas, denies; None where it is none."""
+    """The phrases denied by the cue doc[start:end], given as written and as lemmas; None without a cue."""
     # A denial reaches as far as no new clause begins.
     following = [
         part for part in phrases if part.start >= end and not {"but", ";", "."} & set(words[end : part.start])

@@ -1,4 +1,4 @@
-"""Negation beyond "no X": families of sentences, each with a label that goes with a sample into every result.
+"""Negation beyond "no X": families of sentences, each with a label that every result keeps.
 
 The thirteen templates of NeIn are the family "plain". The paper names the others as future work; their
 sentences are this project's. In most the object S must go; in those of STAYS it must stay.
@@ -130,7 +130,7 @@ def sentence(
 
 
 def affirm(template: int | None, noun: str) -> str:
-    """What template 0..12 of `NEGATIVE_TEMPLATES` denies, said; None: of a sentence of another form."""
+    """The affirmed form of template 0..12 of `NEGATIVE_TEMPLATES`; None: "There is a cat ..."."""
     return fill_template(_ANOTHER if template is None else AFFIRMED[template], {"S": noun}, "fixed")
 
 
@@ -173,7 +173,7 @@ def removal(noun: str) -> str:
 
 @functools.lru_cache(10_000)
 def template_of(sentence: str, noun: str) -> int | None:
-    """Which template (0..12) a negative sentence was made from, or None if from none of them."""
+    """The template (0..12) of a negative sentence; None for another sentence."""
     target, name = sentence.strip().rstrip(".").casefold(), noun.casefold()
     for index in range(len(NEGATIVE_TEMPLATES)):
         text = negative_sentence(index, noun).rstrip(".").casefold()
@@ -231,7 +231,7 @@ UNTRUE = "The following is not true: {}"  # a denial of a whole sentence
 
 @dataclass(frozen=True)
 class Named:
-    """What a sentence names: two of THINGS, and two colors of the first."""
+    """The words of a sentence: two of THINGS, and two colors of the first."""
 
     thing: str
     other: str
@@ -293,7 +293,7 @@ def add_article(noun: str, *, some: bool = False) -> str:
 
 
 def find_named(captions: Sequence[str], objects: Sequence[str]) -> list[str]:
-    """Objects whose name stands in a caption, in singular or plural: those that are surely there."""
+    """Objects that a caption names, in singular or plural: they are surely present."""
     text = " ".join(captions)
     named = []
     for noun in objects:

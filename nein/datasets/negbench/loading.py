@@ -1,4 +1,4 @@
-"""From `--data` and `--datasets` to tasks: the miniature world, or official CSV files below a folder."""
+"""Finds the tasks of `--data` and `--datasets`: the miniature world, or official CSV files below a folder."""
 
 from __future__ import annotations
 

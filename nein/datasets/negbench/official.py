@@ -1,4 +1,4 @@
-"""NegBench's CSV files (github.com/m1k2zoo/negbench): read, and written so that its code reads them.
+"""NegBench's CSV files (github.com/m1k2zoo/negbench): reading, and writing in the released code's form.
 
     retrieval        filepath, captions (the text of a Python list of strings)
     multiple choice  correct_answer, caption_0 .. caption_3, correct_answer_template, image_path
@@ -95,7 +95,7 @@ def read_retrieval(path: Path, kind: str = records.ORIGINAL) -> tuple[RetrievalI
 
 
 def read_questions(path: Path, layout: str = "real") -> tuple[Question, ...]:
-    """Of a multiple-choice or binary file. layout: of `POSITIONS`, for a file without `template_0` ..."""
+    """Reads a multiple-choice or binary file. layout: a key of `POSITIONS` for files without `template_0`."""
     questions = []
     for location, row, fields in _rows(path, ("image_path", "correct_answer", "caption_0", "caption_1")):
         names = itertools.takewhile(row.__contains__, (f"caption_{k}" for k in range(len(row))))

@@ -1,5 +1,5 @@
-"""Other tests of negation (`registry.ROWS`), read as published as questions of NegBench's form; of SugarCrepe
-and NaturalBench those items in which `polarity.denies` finds a denying word."""
+"""Other tests of negation (`registry.ROWS`) as questions of NegBench's form. SugarCrepe and NaturalBench give
+only items in which `polarity.denies` finds a denying word."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Pair:
     denies: tuple[bool, bool] | None = None  # which captions have a denying word; None: by the English rule
 
     def build_comparisons(self) -> Iterator[Question]:
-        """Which caption for each image, and which image for each caption."""
+        """Asks which caption fits each image, and which image fits each caption."""
         captions = self._options
         for k, image in enumerate(self.images):
             images = tuple(replace(captions[k], image=name) for name in self.images)
@@ -71,7 +71,7 @@ class Pair:
                 yield self._question(f"{score}{k}", image, options, k, captions[k].template, groups)
 
     def build_questions(self) -> Iterator[Question]:
-        """Of both captions, whether they are true of either image."""
+        """Asks of both captions whether they are true of either image."""
         for k, caption in enumerate(self._options):
             for m, image in enumerate(self.images):
                 groups = name_groups(self.name, k, m)
@@ -104,7 +104,7 @@ def name_groups(name: str, question: int, image: int) -> tuple[Group, ...]:
 
 
 def valse(path: Path, protocol: str) -> Iterator[Question]:
-    """VALSE, existence: the 505 of 534 items whose caption two of three annotators called true."""
+    """VALSE, existence: the 505 of 534 items with a caption that two of three annotators called true."""
     item_type = record({"image_file": str, "caption": str, "foil": str, "mturk": record({"caption": int})})
     for name, item in _items(path, dict, item_type):
         if item["mturk"]["caption"] >= VALID:
@@ -218,7 +218,7 @@ def naturalbench_pairs(path: Path, protocol: str) -> Iterator[Pair]:
 
 
 def scope(path: Path, protocol: str) -> Iterator[Pair]:
-    """What `nein.nano.scope.write_pairs` wrote. The four comparisons of a pair are right together."""
+    """Pairs of `nein.nano.scope.write_pairs`. The four comparisons of a pair are right together."""
     fields = {"denies_0": bool, "denies_1": bool, "construction": str, "others": int, "depth": int}
     for name, item in _items(path, list, record({**_PAIR, **fields})):
         images, texts, denying = (
@@ -239,7 +239,7 @@ def nein(path: Path, protocol: str) -> Iterator[Pair]:
 
 
 def beaf_pairs(path: Path, protocol: str) -> Iterator[Pair]:
-    """Of `beaf`'s file: "There is a car in the image." of an image, "There is no car ..." of its copy."""
+    """BEAF's file as pairs: "There is a car in the image." for an image, "There is no car ..." for a copy."""
     items = [item for _, item in _items(path, list, _BEAF)]
     originals = {_original(item): item["image"] for item in items if item["orig_img"]}
     for item in items:

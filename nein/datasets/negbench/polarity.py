@@ -1,6 +1,5 @@
-"""Whether a sentence affirms or denies an object, by rule: what the rules cannot follow is refused and
-counted, which costs a sample and never puts a wrong one into the data.
-"""
+"""Rules for whether a sentence affirms or denies an object. Unclear sentences are refused and counted: that
+costs a sample and never puts a wrong one into the data."""
 
 from __future__ import annotations
 
@@ -58,7 +57,7 @@ _HEDGED_BEHIND = re.compile(r"^\s+(?:\w+\s+)?(?:might|may|could|would)\b(?! not)
 
 
 def mentions(sentence: str, noun: str) -> list[tuple[int, int]]:
-    """Where a noun stands in a sentence, singular or plural, in any case."""
+    """Spans of a noun in a sentence, singular or plural, in any case."""
     forms = sorted({form.casefold() for form in (noun, plural(noun), singular(noun))}, key=len, reverse=True)
     pattern = r"(?<!\w)(?:" + "|".join(re.escape(form) for form in forms) + r")(?!\w)"
     return [match.span() for match in re.finditer(pattern, sentence.casefold())]
@@ -94,7 +93,7 @@ def find_change(
     keep_order_of: str | None = None,
     others: Sequence[str] = (),
 ) -> str:
-    """Why a paraphrase may not stand for the original: "" if it may.
+    """The reason to refuse a paraphrase; "" to accept it.
 
     affirmed, denied  What the original says is there, and is not.
     keep_order_of     The original, if what comes first in it, affirmation or denial, has to come first still.

@@ -100,7 +100,7 @@ class Question:
 
     @property
     def images(self) -> list[str]:
-        """Of each option, what it is held against."""
+        """The image of each option."""
         return [self.picture(option) for option in self.options]
 
     def picture(self, option: Option) -> str:
@@ -108,7 +108,7 @@ class Question:
 
 
 class Media:
-    """Where the images of a task come from."""
+    """The source of a task's images."""
 
     def frames(self, reference: str) -> list[np.ndarray]:
         """(H, W, 3) uint8 RGB arrays: one of an image, several of a video. Raises images.ImageError."""
@@ -134,7 +134,7 @@ class Task:
         return [record for part in self.parts for record in getattr(self, part)]
 
     def map_records(self: AnyTask, change: Callable[[Any], Any]) -> AnyTask:
-        """With other records; without those for which `change` gives None."""
+        """A copy with changed records; records for which `change` returns None are dropped."""
         fields: Any = {}
         for part in self.parts:
             fields[part] = tuple(new for record in getattr(self, part) if (new := change(record)) is not None)
@@ -152,7 +152,7 @@ class Task:
 
     @property
     def key(self) -> str:
-        """In names of files: "mcq.rephrased"."""
+        """Part of file names: "mcq.rephrased"."""
         return f"{self.what}.{self.variant}"
 
     @property
@@ -206,7 +206,7 @@ class RetrievalTask(Task):
 
 @dataclass(frozen=True)
 class ChoiceTask(Task):
-    """A set of questions; `kind` is "mcq" or, with two captions of which no template is known, "binary"."""
+    """Questions; `kind` is "mcq", or "binary": two captions of unknown templates."""
 
     parts = ("questions",)
     name: str

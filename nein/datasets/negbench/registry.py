@@ -1,4 +1,4 @@
-"""NegBench's data sets, and other tests of negation, by name: which files they are, and where to get them.
+"""A table of NegBench's data sets and other tests of negation: their files, and where to get them.
 
 Sources: github.com/m1k2zoo/negbench @ 2ac009b (datasets.md, benchmarks/src/training/params.py); of the other
 tests, the repositories that their rows name.
@@ -63,7 +63,7 @@ def _pair(task: str, name: str, rephrased: str) -> tuple[Part, Part]:
 
 
 def _retrieval(name: str, templated: tuple[str, ...], rephrased: tuple[str, ...] = ()) -> tuple[Part, ...]:
-    """Retrieval in one or both wordings, whose original captions are the same."""
+    """Retrieval in one or both wordings, with the same original captions."""
     wordings = ((TEMPLATED, templated), (REPHRASED, rephrased))
     return tuple(Part(RETRIEVAL, variant, (name,), negated) for variant, negated in wordings if negated)
 

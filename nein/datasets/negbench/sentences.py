@@ -100,7 +100,7 @@ NEGCAP = 3  # captions per image of CC12M-NegCap
 
 @dataclass(frozen=True)
 class Rules:
-    """How sentences are made; docs/reference/quirks.md says what `protocol` decides."""
+    """Rules for making sentences; docs/reference/quirks.md lists the effects of `protocol`."""
 
     wording: str = "code"  # a key of WORDINGS
     thing: str = "image"  # or "video"
@@ -300,7 +300,7 @@ def retrieval_items(
 
 
 def training_captions(image: Concepts, seed: int, rules: Rules = CODE) -> RetrievalItem | None:
-    """As CC12M-NegCap: three negated captions, or None where nothing is absent."""
+    """Three negated captions, as CC12M-NegCap; None without an absent object."""
     negations = training_negations(image, seed, rules)
     if not negations:
         return None
@@ -310,7 +310,7 @@ def training_captions(image: Concepts, seed: int, rules: Rules = CODE) -> Retrie
 
 
 def training_negations(image: Concepts, seed: int, rules: Rules = CODE) -> list[Negation]:
-    """What the NEGCAP captions of an image deny; fewer captions are used again."""
+    """NEGCAP captions of an image, reused if it has fewer, with the objects that they deny."""
     if not image.captions or not image.negatives:
         return []
     rng = stream(seed, image.id, "negcap")

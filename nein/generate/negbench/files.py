@@ -1,5 +1,4 @@
-"""`nein negbench generate`: images of COCO, VOC2007, captions, medical tables or the nano world, with their
-objects; and the CSV files in the official layout that are made of them, with their card.
+"""`nein negbench generate`: reads images and objects of a source, writes the official CSV files and a card.
 
 OUT/dataset/          CSV files in the official layout, a card, and images that were drawn or made
 OUT/unusable.jsonl    images that yield nothing, with the reason
@@ -323,7 +322,7 @@ build = functools.partial(make, NegbenchMaker)
 
 
 def card(config: NegbenchConfig, facts: Row) -> str:
-    """What the data set is, how it was made, what was lost on the way, as Markdown."""
+    """The card as Markdown: contents, options, losses."""
     about = [UNSAID] * config.medical + [NANO] * (config.source == "nano")
     parts = {
         "Files": {k: f"{f['rows']} rows, SHA-256 {f['sha256'][:16]}" for k, f in facts["files"].items()},

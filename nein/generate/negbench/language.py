@@ -1,4 +1,4 @@
-"""What a language model is asked: objects of a caption, negated captions, paraphrases, scenes.
+"""Questions to a language model: objects of a caption, negated captions, paraphrases, scenes.
 
 The prompts are ours; what they ask for is the paper's (appendix on construction). By protocol "fixed" all
 answers are checked; by "paper" the right form is enough, as released.
@@ -84,7 +84,7 @@ EXAMPLES = [
 def extract(
     client: Client, images: Sequence[Concepts], seed: int, *, count: int, thing: str, protocol: Protocol
 ) -> list[Concepts]:
-    """Objects of every image's captions, present and absent; of a video also actions.
+    """Adds the present and absent objects of every image's captions; of a video also actions.
 
     By "fixed" a present object that no caption mentions is dropped, and an absent one that a caption does;
     both are noted. An image whose answer cannot be used gets a problem, and keeps its place.

@@ -112,7 +112,7 @@ class TextMaker:
 
 @dataclass(frozen=True)
 class PairTools:
-    """What makes pairs. client: imagines scenes; None where an editor starts from images."""
+    """The models that make pairs. client: imagines scenes; None where an editor starts from images."""
 
     maker: EditorMaker | TextMaker
     verifier: Verifier
@@ -134,7 +134,7 @@ class PairTools:
             self.client.stop()
 
     def refuse(self, plan: PairPlan, pair: Pictures) -> str:
-        """Why a pair may not be used, "" if it may."""
+        """The reason to refuse a pair; "" to accept it."""
         names = [*plan.objects, plan.extra, *filter(None, [plan.other])]
         try:
             without, with_ = self.verifier.present(pair, [names, names])

@@ -1,4 +1,4 @@
-"""What `nein negbench generate` makes of a list of images, in up to five stages."""
+"""The up to five stages of `nein negbench generate`, from images to sentences."""
 
 from __future__ import annotations
 

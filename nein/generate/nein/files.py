@@ -1,4 +1,4 @@
-"""`nein generate`: every candidate's way, its split and hash, the official layout, and the card."""
+"""`nein generate`: collects the candidates, splits them, writes the official layout and the card."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class NeinMaker(Maker):
         return [candidate for row in self.rows("clauses", shard) for candidate in row["candidates"]]
 
     def image_path(self, name: str) -> Path:
-        """Of a generated image."""
+        """The file of a generated image."""
         return self.folder.path / "work" / "pictures" / name
 
     def finish(self) -> tuple[str, Row]:
@@ -195,7 +195,7 @@ class NeinMaker(Maker):
     # --- card ------------------------------------------------------------------------------
 
     def facts(self) -> Row:
-        """What the card counts and was made by, JSON-serialisable; no times and no paths."""
+        """Counts and models for the card, JSON-serializable; no times and no paths."""
         config, records, models = self.config, self.records, self.folder.models()
         accepted = [way.line for ways in self.splits.values() for way in ways]
         # Of a model's folder only the last part, which says nothing about the machine.

@@ -1,5 +1,4 @@
-"""The captioned images that NeIn is made of, the categories that may be asked for about them, and what
-`nein generate` makes of both, in four stages; its files: docs/benchmarks/nein-data.md.
+"""The four stages of `nein generate`, from captioned images to samples (docs/benchmarks/nein-data.md).
 
 A file listed twice is one image with all its captions; another file with the same stem is left out.
 """
@@ -270,7 +269,7 @@ def draw_categories(objects: Sequence[str], config: BuildConfig, source_id: str)
 
 
 def clauses(source: Source, cosines: np.ndarray, objects: Sequence[str], config: BuildConfig) -> Row:
-    """The record of one image: every object asked for with its fate, the candidates, and what is missing.
+    """The record of one image: every sampled object with its fate, the candidates, and the empty slots.
 
     Those of the `queried` categories whose cosine is below `absent_below` count as absent, and the `kept`
     lowest become one candidate each, the i-th with the i-th caption.
@@ -381,7 +380,7 @@ def ask(candidates: Candidates, images: Sequence[np.ndarray], judge: Any, *, pro
 
 
 def verdict(about_caption: str, about_object: str, protocol: str) -> str:
-    """What becomes of a sample after both answers; a "no" weighs more than an answer that cannot be read."""
+    """The verdict on a sample by both answers; a "no" outweighs an unparsable answer."""
     if protocol == "paper":
         read = [{"Yes": True, "No": False}.get(text.strip()) for text in (about_caption, about_object)]
     else:

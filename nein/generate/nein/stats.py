@@ -46,7 +46,7 @@ MagicBrush-val 528 6 1.17
 
 @dataclass
 class Counts:
-    """Of one caption set and list of words; per sentence its image, and whether it is negative."""
+    """Counts of one caption set and word list. images, hits (0 or 1): per sentence."""
 
     images: list[str] = field(default_factory=list)
     hits: list[float] = field(default_factory=list)
