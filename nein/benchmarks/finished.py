@@ -217,7 +217,7 @@ def _measure_gaps(
         run = by_name[row["run"]]
         labels = {"benchmark": benchmark.name, "model": row["model"], "date": run.summary["date"][:10]}
         labels["source"] = MEASURED
-        if not any(map(run.folder.done, run.manifest["selected"])):
+        if not any(map(run.folder.list_blocks, run.manifest["selected"])):
             origin = next(path for path in paths if run.folder.path.is_relative_to(path))
             labels |= {"source": origin.name, "elsewhere": origin.name}
         ends = ("statistic", "value", "low", "high", "n", "unscored", "standard_error", "unit")
