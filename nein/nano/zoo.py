@@ -43,10 +43,10 @@ def path(name: str) -> Path:
         near = near_match(name, available())
         guess = f" (did you mean {near!r}?)" if near else ""
         raise ValueError(f"there is no nano model {name!r}{guess}; there are: {', '.join(available())}")
-    return continued(real, path(BASES[real])) if real in BASES else ZOO / real
+    return complete(real, path(BASES[real])) if real in BASES else ZOO / real
 
 
-def continued(name: str, base: Path, root: Path | None = None) -> Path:
+def complete(name: str, base: Path, root: Path | None = None) -> Path:
     """The complete folder of a model of `BASES` in the zoo `root`, on its base's folder."""
     pieces = {p.relative_to(base): p for p in _files(base) if not any(p.match(name) for name in ABOUT)}
     folder = (root or ZOO) / name
@@ -68,13 +68,13 @@ def _assemble(name: str, pieces: dict[Path, Path]) -> Path:
         for relative, file in pieces.items():
             (draft / relative).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, draft / relative)
-        for changes, whole in ((CHANGES, UNET), (MODEL_CHANGES, MODEL)):
+        for changes, target in ((CHANGES, UNET), (MODEL_CHANGES, MODEL)):
             if changes in pieces:
                 import safetensors.numpy
 
                 load = safetensors.numpy.load_file
-                merged = {**load(draft / whole), **load(draft / changes)}
-                safetensors.numpy.save_file(merged, draft / whole, {"format": "pt"})
+                merged = {**load(draft / target), **load(draft / changes)}
+                safetensors.numpy.save_file(merged, draft / target, {"format": "pt"})
                 (draft / changes).unlink()
 
     return atomic.make_once(atomic.cache_root() / "zoo" / f"{name}-{digest.hexdigest()[:12]}", lay_out)

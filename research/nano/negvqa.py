@@ -164,7 +164,7 @@ def _resume(zoo: Path) -> tuple[Any, Any]:
     """The model taught affirmative questions, to go on from."""
     from transformers import AutoProcessor, LlavaNextForConditionalGeneration
 
-    folder = shipped.continued("negvqa", zoo / "llava", zoo)
+    folder = shipped.complete("negvqa", zoo / "llava", zoo)
     model = LlavaNextForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
     return model, AutoProcessor.from_pretrained(folder)
 

@@ -337,11 +337,9 @@ def cosines(matcher: Any, images: Sequence[Any], texts: Sequence[Sequence[str]])
 
 # --- stages 3 and 4: filters -----------------------------------------------------------------
 
-Candidates = Sequence[Row]
-
 
 def match(
-    candidates: Candidates, images: Sequence[np.ndarray], matcher: Any, *, above: float, protocol: str
+    candidates: Sequence[Row], images: Sequence[np.ndarray], matcher: Any, *, above: float, protocol: str
 ) -> list[Row]:
     """Filter 1 (algorithm 2): accepts an image whose cosine with "CAPTION. This image has a X." is above
     `above`."""
@@ -363,7 +361,7 @@ def match(
     return rows
 
 
-def ask(candidates: Candidates, images: Sequence[np.ndarray], judge: Any, *, protocol: str) -> list[Row]:
+def ask(candidates: Sequence[Row], images: Sequence[np.ndarray], judge: Any, *, protocol: str) -> list[Row]:
     """Filter 2: a row per candidate with both answers and the verdict; questions share an image's prefix."""
     form, rows, prompts = find_template(judge.template), [], []
     for item in candidates:
