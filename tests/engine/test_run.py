@@ -264,13 +264,6 @@ def test_a_model_is_loaded_with_its_first_open_block_and_freed_after_its_last(fo
     assert [name for name, _ in order] == ["a", "b", "c", "c"]
 
 
-@pytest.mark.parametrize("blocks", [Blocks.first(10, 1, 7), Blocks(10, 1, [0, 3, 4, 9]), Blocks.first(0, 1)])
-@pytest.mark.parametrize("size", [1, 2, 3])
-def test_worker_r_of_n_makes_every_n_th_block(blocks, size):
-    shares = [list(blocks.share(rank, size)) for rank in range(size)]
-    assert shares == [[n for n in blocks.numbers if n % size == rank] for rank in range(size)]
-
-
 def test_the_environment_names_a_share(monkeypatch):
     assert run.share() == (0, 1)
     monkeypatch.setenv(run.SHARE, "63/64")

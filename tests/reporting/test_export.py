@@ -24,8 +24,8 @@ def runs(out, tmp_path_factory):
 #: What computes the runs, or finds them finished, but for its folder.
 COMMANDS = {
     "nein": ("eval", "--stages", "report", "--out"),
-    "negbench": ("negbench", "eval", "--model", "random", "--limit", 12, "--device", "cpu", "--out"),
-    "negvqa": ("negvqa", "--model", "nano:negvqa", "--limit", 8, "--out"),
+    "negbench": ("negbench", "eval", "--model", "random", "--scenes", 64, "--limit", 12, "--out"),
+    "negvqa": ("negvqa", "--model", "nano:negvqa", "--questions", 32, "--limit", 8, "--out"),
 }  # fmt: skip
 
 

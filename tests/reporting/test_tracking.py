@@ -9,7 +9,7 @@ from nein.reporting import figures as frames
 from nein.reporting import tracking
 from tests.helpers.commands import exit_code
 
-WORDS = ("negbench", "eval", "--model", "random", "--limit", "12", "--device", "cpu")
+WORDS = ("negbench", "eval", "--model", "random", "--scenes", "64", "--limit", "12")
 
 
 def test_tensorboard_gets_every_figure_of_an_evaluation(tmp_path):
