@@ -120,7 +120,7 @@ def bars(
     groups, kinds, entries = (frames.values(drawn, column, order) for column in ("_place", series, "_panel"))
     full = [names.get(entry, entry) for entry in groups]
     ticks = [textwrap.fill(name if len(name) <= 72 else f"…{name[-71:]}", 24) for name in full]
-    lines = 1 + max(tick.count("\n") for tick in ticks)
+    lines = 1 + max((tick.count("\n") for tick in ticks), default=0)
     height = 0.4 + max(0.16 * len(kinds), 0.24, 0.13 * lines + 0.04) * len(groups)
     canvas, axes = panels([names.get(entry, entry) for entry in entries], height, labels=1.2)
     # The bars of a group lie around its place, y = 0, 1, 2, ... from above.

@@ -161,6 +161,8 @@ def test_multiple_choice_comes_back_from_every_log(tmp_path, capsys):
     capsys.readouterr()
     assert exit_code(*answered, f"part={files[0]}", "--fail-on-unscored", "--out", tmp_path / "part") == 3
     assert "3 have no score (3 x the log has no answer)" in capsys.readouterr().err
+    write_log(files[0], task, ["I cannot tell."] * len(task))
+    assert exit_code(*answered, f"none={files[0]}", "--out", tmp_path / "none") == 0  # plots without a bar
     for mistake in (["--seed", "7"], ["--limit", "2"], ["--protocol", "paper"]):
         assert exit_code(*answered, files[2], *mistake, "--out", tmp_path / "mistake") == 2
 
