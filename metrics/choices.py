@@ -129,18 +129,14 @@ class ChatChoices(ChatModel):
                 split = prompt.before and self.chat.keeps_order
                 parts = (prompt.before, images[i], prompt.after) if split else (images[i], prompt.text)
                 messages.append(Message(parts))
-            for (i, k), completion in zip(cells, self.chat.complete(messages, sampling), strict=True):
+            for (i, k), reply in zip(cells, self.chat.complete(messages, sampling), strict=True):
                 # Thoughts that hit the token limit do not matter if only the first token is read.
-                if completion.error is not None and (
-                    writes or getattr(completion.error, "kind", "") != THINKING
-                ):
-                    replies[i, k] = Reply(error=_explain(completion.error))
+                if reply.error is not None and (writes or getattr(reply.error, "kind", "") != THINKING):
+                    replies[i, k] = Reply(error=_explain(reply.error))
                     continue
-                by_letter, letters = completion.probabilities, LETTERS[: questions[i][k].options]
+                by_letter, letters = reply.probabilities, LETTERS[: questions[i][k].options]
                 logprobs = None if by_letter is None else tuple(by_letter[letter] for letter in letters)
-                replies[i, k] = Reply(
-                    completion.text if writes else None, logprobs, version=completion.version
-                )
+                replies[i, k] = Reply(reply.text if writes else None, logprobs, version=reply.version)
         return [[replies[i, k] for k in range(len(row))] for i, row in enumerate(questions)]
 
     def _batches(self, images: Images, questions: Questions) -> Iterator[list[tuple[int, int]]]:

@@ -221,10 +221,8 @@ def _normalize(text: str) -> str:
 def _remove_list(text: str, letters: str, options: Sequence[str]) -> str:
     """Remove a repeated list of the options ("A. cat B. dog"), which chooses nothing."""
     texts = [re.escape(_normalize(option).strip()) for option in options]
-    item_texts = [rf"\s*{text}" if text else r"(?![).:])" for text in texts]
-    item = "|".join(
-        rf"\(?{letter}[).:]+{item_text}" for letter, item_text in zip(letters, item_texts, strict=True)
-    )
+    forms = [rf"\s*{text}" if text else r"(?![).:])" for text in texts]
+    item = "|".join(rf"\(?{letter}[).:]+{form}" for letter, form in zip(letters, forms, strict=True))
     return re.sub(rf"(?<!\w)(?:(?:{item})[\s,.;|]*){{2,}}", " ", text, flags=re.IGNORECASE).strip()
 
 

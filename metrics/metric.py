@@ -114,9 +114,7 @@ class Settings:
         choose("article", self.article, ("none", "a_an"))
         choose("evidence", self.evidence, ("own", "both"))
         if not 0 <= self.threshold < 1:
-            raise MetricError(
-                f"The detection threshold must be at least 0 and below 1, not {self.threshold}."
-            )
+            raise MetricError(f"The detection threshold is {self.threshold}; it must be in [0, 1).")
 
     def identity(self, name: str) -> Any:
         """Value of a setting for fingerprints; "align" includes the resolution."""
@@ -252,9 +250,7 @@ class Metric:
         choose("direction", self.better, ("higher", "lower"))
         choose("kind of metric", self.kind, ("mean", "bounded", "proportion", "corpus"))
         if (self.kind == "corpus") != (self.corpus is not None):
-            raise MetricError(
-                f"The metric '{self.name}' must set `corpus` exactly when its kind is 'corpus'."
-            )
+            raise MetricError(f"The metric '{self.name}' must set `corpus` exactly if its kind is 'corpus'.")
 
     @property
     def images(self) -> tuple[str, ...]:
@@ -295,9 +291,7 @@ def score(metrics: Sequence[Metric], batch: Batch) -> dict[str, list[Score]]:
     for metric in metrics:
         for kind in metric.models:
             if kind not in batch.models:
-                raise MetricError(
-                    f"The metric '{metric.name}' needs the model '{kind}'; pass it in Batch.models."
-                )
+                raise MetricError(f"'{metric.name}' needs the model '{kind}'; pass it in Batch.models.")
     names = tuple(dict.fromkeys([*batch.names, *(metric.name for metric in metrics)]))
     rows: dict[str, list[Score]] = {}
     parts: dict[

@@ -40,9 +40,7 @@ class Table(Mapping[str, Metric]):
             except (ImportError, AttributeError) as error:
                 raise MetricError(f"The metric plug-in '{point.name}' cannot be loaded: {error}.") from None
             if not isinstance(metric, Metric):
-                raise MetricError(
-                    f"The metric plug-in '{point.name}' is {metric!r}; it must be a metrics.Metric."
-                )
+                raise MetricError(f"The plug-in '{point.name}' is {metric!r}; it must be a metrics.Metric.")
             if metric.name in metrics:
                 raise MetricError(f"The metric plug-in '{point.name}' has the taken name '{metric.name}'.")
             metrics[metric.name] = metric

@@ -42,9 +42,7 @@ from nein.train.options import RunOptions
 Loss = tuple[torch.Tensor, Mapping[str, SupportsFloat]]
 Tensors = dict[str, torch.Tensor]  # by name
 LOG, VALIDATION = "log.jsonl", "validation.jsonl"
-DIVERGED_HINT = (
-    "Try a lower learning rate, a longer warm-up, --clip 1, or --precision fp32, in another folder."
-)
+DIVERGED_HINT = "Try a lower learning rate, a longer warm-up, --clip 1, or --precision fp32, in a new folder."
 
 
 class RunFolder(Folder):
@@ -419,9 +417,7 @@ class Checkpoints:
         facts = atomic.read_json(folder / "state.json", kind)
         for name, size in facts["bytes"].items():
             if not (folder / name).is_file() or (folder / name).stat().st_size != size:
-                raise UserError(
-                    f"'{folder / name}' is damaged; remove '{folder}' to resume from an earlier checkpoint."
-                )
+                raise UserError(f"'{folder / name}' is damaged; remove '{folder}' and rerun the command.")
         for name, tensors in self._list_tensors().items():
             stored = load_file(folder / f"{name}.safetensors")
             if stored.keys() != tensors.keys():

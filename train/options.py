@@ -38,9 +38,7 @@ class RunOptions(TrackerOptions):
     batch_size: PositiveInt
     clip: NonNegativeFloat
 
-    precision: Literal["fp32", "bf16"] = option(
-        "fp32", "autocast; trained weights stay in float32", "Machine"
-    )
+    precision: Literal["fp32", "bf16"] = option("fp32", "autocast; weights stay in float32", "Machine")
     device: Literal["auto", "cpu"] = setting("auto", "auto: a GPU if there is one", "Machine")
     workers: PositiveInt = setting(4, "prefetch threads", "Machine")
 

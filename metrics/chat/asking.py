@@ -63,15 +63,13 @@ class ChatJudge(ChatModel):
         check_batch(images, questions, "questions")
         cells = list_cells(questions)
         messages = [Message((images[i], questions[i][k])) for i, k in cells]
-        completions = self.chat.complete(messages, Sampling(self.max_new_tokens, top=YES_NO))
+        replies = self.chat.complete(messages, Sampling(self.max_new_tokens, top=YES_NO))
         answers: dict[tuple[int, int], Answer] = {}
-        for cell, completion in zip(cells, completions, strict=True):
-            if completion.error is not None:
-                raise completion.error
-            if (text := strip_thoughts(completion.text)) is None:
+        for cell, reply in zip(cells, replies, strict=True):
+            if reply.error is not None:
+                raise reply.error
+            if (text := strip_thoughts(reply.text)) is None:
                 raise ValueError("the token limit ended within the model's thoughts")
-            p = completion.probabilities or {}
-            answers[cell] = Answer(
-                text.strip(), completion.tokens or 0, p.get("yes"), p.get("no"), completion.version
-            )
+            p = reply.probabilities or {}
+            answers[cell] = Answer(text.strip(), reply.tokens or 0, p.get("yes"), p.get("no"), reply.version)
         return [[answers[i, k] for k in range(len(row))] for i, row in enumerate(questions)]

@@ -77,16 +77,14 @@ class BlipMatcher(Described):
         fused = self._encode_texts(texts, encoder_hidden_states=states, encoder_attention_mask=mask)
         return self.model.itm_head(fused).float().cpu()
 
-    def _encode_texts(self, texts: Sequence[str], **image_inputs: torch.Tensor) -> torch.Tensor:
+    def _encode_texts(self, texts: Sequence[str], **image: torch.Tensor) -> torch.Tensor:
         """States of the class token, (N, width); with image inputs they are fused with the image."""
         limit = int(self.model.config.text_config.max_position_embeddings)
         tokens = self.tokenizer(
             list(texts), padding=True, truncation=True, max_length=limit, return_tensors="pt"
         ).to(self.model.device)
         ids, mask = tokens["input_ids"], tokens["attention_mask"]
-        return self.model.text_encoder(input_ids=ids, attention_mask=mask, **image_inputs).last_hidden_state[
-            :, 0
-        ]
+        return self.model.text_encoder(input_ids=ids, attention_mask=mask, **image).last_hidden_state[:, 0]
 
 
 def load(path_or_id: str, *, batch_size: int = 16, **options: Any) -> BlipMatcher:

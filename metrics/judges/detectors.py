@@ -36,9 +36,7 @@ class _Detector(Described):
         """Raises MetricError for a label of more tokens than the text model can read."""
         limit = getattr(getattr(self.model.config, "text_config", None), "max_position_embeddings", None)
         if limit is not None and ids.shape[-1] > limit:
-            raise MetricError(
-                f"The label '{label}' has more than the {limit} tokens that this detector can read."
-            )
+            raise MetricError(f"The label '{label}' has more than the {limit} tokens this detector can read.")
 
 
 class Owlv2Detector(_Detector):

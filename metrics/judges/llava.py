@@ -74,9 +74,7 @@ class LlavaNextJudge(LocalChat, Described):
         check_batch(images, questions, "questions")
         for prompt in (p for row in questions for p in row):
             if prompt.count(self._image_word) != 1 or prompt.endswith(self._image_word):
-                raise MetricError(
-                    f"A prompt must have {self._image_word} exactly once, and text after it: {prompt!r}."
-                )
+                raise MetricError(f"A prompt needs {self._image_word} once, and text after it: {prompt!r}.")
         answers: dict[tuple[int, str], Answer] = {}
         with exact():
             for group in group_by(

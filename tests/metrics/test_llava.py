@@ -98,9 +98,9 @@ def test_the_prompts_are_neins_to_the_letter():
 @pytest.mark.parametrize(
     ("questions", "said_"),
     [
-        (["Is there a car?"], "<image> exactly once, and text after it"),
-        (["<image> or <image>?"], "<image> exactly once, and text after it"),
-        (["Is there a car? <image>"], "<image> exactly once, and text after it"),
+        (["Is there a car?"], "<image> once, and text after it"),
+        (["<image> or <image>?"], "<image> once, and text after it"),
+        (["Is there a car? <image>"], "<image> once, and text after it"),
         (ASK("car"), "list of questions"),
     ],
 )

@@ -223,7 +223,7 @@ def test_a_metric_that_was_interrupted_is_asked_about_as_all_are_together(missin
 @pytest.mark.parametrize(
     "settings,message",
     [
-        ({"threshold": 1.0}, "below 1, not 1.0"),
+        ({"threshold": 1.0}, r"it must be in \[0, 1\)"),
         ({"protocol": "papers"}, "did you mean 'paper'"),
         ({"article": "the"}, "Allowed: none, a_an"),
         ({"evidence": "other"}, "Allowed: own, both"),

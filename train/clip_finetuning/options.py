@@ -41,15 +41,11 @@ class ContrastConfig(Learning):
         "Main",
     )
     alpha: Names = option(["0.99"], "weight of the contrastive loss; several values: a sweep", "Main")
-    trainable: Literal["all", "text"] = option(
-        "all", "weights to train; text: freeze the vision tower", "Main"
-    )
+    trainable: Literal["all", "text"] = option("all", "trained weights; text: not the vision tower", "Main")
 
     words: Names = option([], "add words as tokens (CLIP of transformers): no,not,without", "Main")
 
-    captions: str = option(
-        "nano", "nano, nano:WORLD, or a CSV file with filepath and captions (NegCap)", "Data"
-    )
+    captions: str = option("nano", "nano, nano:WORLD, or a CSV file of captions (NegCap)", "Data")
     image_column: str = option("filepath", "captions file: column of the images", "Data")
     caption_column: str | None = option(
         None,
@@ -57,14 +53,10 @@ class ContrastConfig(Learning):
         "caption or title",
         "Data",
     )
-    questions: str = option(
-        "nano", "nano, nano:WORLD, or a CSV file of multiple-choice questions (NegMCQ)", "Data"
-    )
+    questions: str = option("nano", "nano, nano:WORLD, or a CSV file of questions (NegMCQ)", "Data")
     image_root: str | None = setting(None, "folder of the images (default: that of the CSV files)", "Data")
     nano_scenes: DrawnCount = option(8000, "scenes drawn for nano data", "Data")
-    wordings: Names = option(
-        ["code"], f"nano data: wordings of the sentences, of {', '.join(WORDINGS)}", "Data"
-    )
+    wordings: Names = option(["code"], f"nano data: wordings of sentences: {', '.join(WORDINGS)}", "Data")
     original_captions: NonNegativeInt = option(0, "nano data: original captions per scene", "Data")
     caption_questions: bool = option(False, "nano data: add a question per scene about its caption", "Data")
     limit: PositiveInt | None = option(None, "only the first N images of either file", "Data")

@@ -46,7 +46,7 @@ class Tower(nn.Module):
         super().__init__()
         if not isinstance(dual, ClipEncoder | HubDual | OpenClipDual):
             raise UserError(
-                f"'{reference}' cannot be fine-tuned; pass a CLIP or SigLIP of transformers or open_clip."
+                f"'{reference}' cannot be trained; pass a CLIP or SigLIP of transformers or open_clip."
             )
         self.reference = reference
         self.model, self.dual = dual.model, dual
