@@ -206,7 +206,7 @@ def _metrics() -> Iterator[str]:
 
 def _metric(one: Metric) -> tuple[str, ...]:
     low, high = one.range
-    needs = ", ".join((*one.pictures, *one.models))
+    needs = ", ".join((*one.images, *one.models))
     return f"`{one.name}`", one.title, f"{low:g} to {high:g}", one.better, needs, _text(one.source)
 
 
