@@ -254,7 +254,7 @@ def _negbench_data() -> Iterator[str]:
     for row in registry.ROWS.values():
         tasks = ", ".join(dict.fromkeys(part.task for part in row.parts))
         if row.suite == "NegBench":
-            yield f"- `{row.name}`: {tasks}. Images: {_text(row.pictures)}\n"
+            yield f"- `{row.name}`: {tasks}. Images: {_text(row.images)}\n"
 
 
 def _families() -> Iterator[str]:
