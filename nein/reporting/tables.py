@@ -141,15 +141,14 @@ class Column:
     names: Names = field(default_factory=dict)
     order: Sequence[str] = ()
 
-    def holds(self, figure: Figure) -> bool:
-        return frames.matches(figure, **self.where)
-
     def each(self, figures: Sequence[Figure]) -> Iterator[Column]:
         """One for every entry of `by`."""
         if not self.by:
             yield self
             return
-        entries = dict.fromkeys(figure.get(self.by, "") for figure in figures if self.holds(figure))
+        entries = dict.fromkeys(
+            figure.get(self.by, "") for figure in figures if frames.matches(figure, **self.where)
+        )
         for name in dict.fromkeys((*(name for name in self.order if name in entries), *entries)):
             if name != "":
                 where = {**self.where, self.by: name}
@@ -188,7 +187,10 @@ class Table:
         ]
         names = sum(any(cells) for _, cells in columns)
         for column in itertools.chain.from_iterable(part.each(chosen) for part in self.columns):
-            cells = [[figure for figure in row if column.holds(figure)] for row in rows_of.values()]
+            cells = [
+                [figure for figure in row if frames.matches(figure, **column.where)]
+                for row in rows_of.values()
+            ]
             columns.append((column.title, [column.show(some) if some else DASH for some in cells]))
         columns = [(title, cells) for title, cells in columns if {*cells} - {"", DASH}]
         rows = [[*row] for row in zip(*(cells for _, cells in columns), strict=True)]
