@@ -1,4 +1,4 @@
-"""Options of commands that are of all benchmarks."""
+"""Options shared by the commands that read runs of any benchmark."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from nein.loading.errors import UserError
 
 @dataclass(kw_only=True)
 class LeaderboardConfig(Runs):
-    """What is shown, and where it is written."""
+    """The options of `nein leaderboard`."""
 
     out: Path = option(Path("leaderboard"), "folder of index.html and figures.csv", "Output")
 
 
 @dataclass(kw_only=True)
 class ReportConfig(Runs, Page):
-    """Which runs, and where their report goes."""
+    """The options of `nein report`."""
 
 
 @dataclass(kw_only=True)
 class Comparing(Options):
-    """Which runs are compared, and for what p is corrected."""
+    """The options of paired comparisons."""
 
     family: Literal["metric", "all"] = option(
         "metric", "correct p within one metric, or over the whole table", "Tests"
@@ -37,7 +37,7 @@ class Comparing(Options):
 
 @dataclass(kw_only=True)
 class CompareConfig(Runs, Comparing):
-    """What is compared."""
+    """The options of `nein compare`."""
 
     metrics: Names = option([], "only these metrics", "Main")
     format: Literal["text", "md", "csv", "tex"] = option(
@@ -49,12 +49,12 @@ class CompareConfig(Runs, Comparing):
 
     def check(self) -> None:
         if self.fail_if_worse is not None and self.baseline is None:
-            raise UserError("--fail-if-worse needs a --baseline: the run that others are compared with.")
+            raise UserError("--fail-if-worse needs a --baseline; pass the run to compare with.")
 
 
 @dataclass(kw_only=True)
 class DataPageConfig(Options):
-    """Which data are shown, and where."""
+    """The options of `nein data show`."""
 
     data: str = argument(
         "DATA", "as --data of the command that evaluates: nano, folder, file, hub:OWNER/NAME"
@@ -70,7 +70,7 @@ class DataPageConfig(Options):
 
 @dataclass(kw_only=True)
 class ExportConfig(Runs):
-    """What is written, and where to."""
+    """The options of `nein export`."""
 
     out: Path = option(Path("export"), "folder to write", "Output")
     format: Literal["csv", "vlmevalkit", "lmms-eval", "inspect"] = option(

@@ -1,4 +1,4 @@
-"""`nein data show DATA`: a page of samples, instructions and counts, before anything is evaluated."""
+"""`nein data show DATA`: a page of samples, instructions and counts of a data set."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ COUNTS = Table(
 
 
 def show(options: DataPageConfig) -> str:
-    """Writes the page; returns what is printed. Raises UserError for data that are not in order."""
+    """The command: writes the page, returns the text to print. Raises UserError for invalid data."""
     by_ending = {".jsonl": _negvqa, ".csv": _negbench}.get(Path(options.data).suffix.lower(), _nein)
     read = {"nein": _nein, "negbench": _negbench, "negvqa": _negvqa}.get(options.benchmark or "", by_ending)
     every = [*read(options)]
-    counts = Counter((name, entry) for card in every for name, of in card.facets.items() for entry in of)
+    facets = ((name, entries) for card in every for name, entries in card.facets.items())
+    counts = Counter((name, entry) for name, entries in facets for entry in entries)
     rows = [("all", "", len(every))]
-    rows += [(*of, count) for of, count in sorted(counts.items(), key=lambda row: (row[0][0], -row[1]))]
+    rows += [(*key, count) for key, count in sorted(counts.items(), key=lambda row: (row[0][0], -row[1]))]
     numbers = (frames.number(n, what=name, entry=entry, unit="count") for name, entry, n in rows)
     figures = frames.frame(numbers, task="counts")
     drawn = {*cards.choose_ids([card.id for card in every], options.shown)}

@@ -1,7 +1,7 @@
 """`nein mend MODEL`: which remedies help one model, what they cost, and what they break.
 
-It gives the command of the model's benchmark with `--mend`, on few samples, and compares each remedy with the
-model as it is, sample by sample.
+It runs the command of the model's benchmark with `--mend` on a few samples, and compares each remedy with the
+unchanged model, sample by sample.
 """
 
 from __future__ import annotations
@@ -28,22 +28,21 @@ from nein.reporting.figures import Figure
 from nein.reporting.page import Page, Section, headline, places, write
 from nein.reporting.tables import Column, Row, Table
 
-#: A change is none by chance where Holm's p is below this.
-SIGNIFICANT = 0.05
-#: Metrics that a remedy should change where a thing is denied.
+SIGNIFICANT = 0.05  #: a change counts if its p, corrected by Holm, is below
+#: Metrics that a remedy is meant to change under denials.
 REMOVAL = ("removal", "auc_removal", "clip_t")
 
 
 def run(config: MendConfig, executor: Executor) -> str | int | None:
-    """Raises UserError for a model that no remedy can act on, or whose kind is not known."""
+    """The command. Raises UserError for a model without a remedy, or of unknown kind."""
     kind = KINDS[find_kind(config)]
     benchmark, arms = registry.get(kind.benchmark), config.mend or list_applicable(config)
     if not arms:
-        raise UserError(f"No remedy that needs no other model can act on '{config.model}'.")
-    # A model here is loaded once for all; of one behind an address the requests of each remedy are counted.
+        raise UserError(f"No remedy applies to '{config.model}' without another model; pass --mend REMEDY.")
+    # A local model is loaded once for all remedies; a served one is called per remedy, to count its requests.
     calls = [[], *([arm] for arm in arms)] if is_served(references.split_label(config.model)[1]) else [arms]
-    for some in calls:
-        benchmark(make_command(config, some), executor)
+    for remedies in calls:
+        benchmark(make_command(config, remedies), executor)
     if not executor.concludes:
         return None
     inner = make_command(config, arms)
@@ -55,7 +54,9 @@ def run(config: MendConfig, executor: Executor) -> str | int | None:
         row["what"] = f"{_title(row['metric'])}, {'told' if row['variant'] in kind.told else row['variant']}"
     judged = judge_remedies(kind, rows, arms)
     paid = [
-        row for arm, some in folders.items() for row in estimate_costs(config.model, arm or "as it is", some)
+        row
+        for arm, arm_folders in folders.items()
+        for row in estimate_costs(config.model, arm or "as it is", arm_folders)
     ]
     figures = frames.frame([*paid, *rows, *judged], benchmark=kind.benchmark)
     sections = [Section("remedies", "Remedies", [REMEDIES, CHANGES])]
@@ -66,7 +67,7 @@ def run(config: MendConfig, executor: Executor) -> str | int | None:
 
 
 def list_applicable(config: MendConfig) -> list[str]:
-    """The remedies that can act on the model and need no other one, the cheapest first."""
+    """The remedies that apply to the model without another model, the cheapest first."""
     kind, name = find_kind(config), references.split_label(config.model)[1]
     if kind == "editor":
         row = editor_choice.choose_editor(config.model, config.preset, {}).row
@@ -80,7 +81,7 @@ def list_applicable(config: MendConfig) -> list[str]:
 
 
 def compare_remedies(kind: Kind, folders: Mapping[str, Sequence[Any]]) -> Iterator[Figure]:
-    """The comparisons of every remedy ("first") with the model as it is; `model` is the remedy."""
+    """The comparisons of every remedy ("first") with the unchanged model; `model` is the remedy."""
     benchmark = registry.get(kind.benchmark)
     for arm in filter(None, folders):
         finished = benchmark.load_finished([folder.path for folder in (*folders[arm], *folders[""])])
@@ -95,7 +96,7 @@ def compare_remedies(kind: Kind, folders: Mapping[str, Sequence[Any]]) -> Iterat
 
 
 def estimate_costs(model: str, arm: str, folders: Sequence[Folder]) -> Iterator[Figure]:
-    """Seconds of the model's stages, without judges; of a model behind an address requests and dollars."""
+    """Seconds of the model's stages, without judges; for a served model also requests and dollars."""
     labels: Figure = {"task": "costs", "model": arm}
     stages = [cost for folder in folders for stage, cost in folder.costs().items() if stage != "score"]
     yield frames.number(sum(cost["seconds"] for cost in stages), unit="", metric="seconds", **labels)
@@ -112,7 +113,7 @@ def estimate_costs(model: str, arm: str, folders: Sequence[Folder]) -> Iterator[
 
 
 def judge_remedies(kind: Kind, rows: Sequence[Figure], arms: Sequence[str]) -> list[Figure]:
-    """A row of every remedy: whether it closes the gap, by every judge, and what gets worse."""
+    """A row per remedy: whether it closes the gap by every judge, and what gets worse."""
     rows_made = []
     for arm in arms:
         changes = [row for row in rows if row["model"] == arm and row["statistic"] == "difference"]
@@ -134,30 +135,32 @@ def judge_remedies(kind: Kind, rows: Sequence[Figure], arms: Sequence[str]) -> l
 
 
 def _is_significant(row: Figure) -> bool:
-    """Never with so few images that no p could be small."""
+    """Whether a change is significant after Holm's correction."""
     return row["p_holm"] is not None and row["p_holm"] < SIGNIFICANT
 
 
 def _is_worse(kind: Kind, row: Figure) -> bool:
-    """Whether a change is for the worse, of something that a remedy should leave as it is."""
+    """Whether something that a remedy should leave unchanged gets worse."""
     metric = METRICS.get(row["metric"])
-    kept = metric is not None and row["variant"] != "gap" and not metric.name.startswith(REMOVAL)
+    is_side_effect = metric is not None and row["variant"] != "gap" and not metric.name.startswith(REMOVAL)
     fell = (row["value"] or 0) * (1 if metric is None or metric.higher_is_better else -1) < 0
-    return fell and _is_significant(row) and (kept or row["variant"] in kind.told)
+    return fell and _is_significant(row) and (is_side_effect or row["variant"] in kind.told)
 
 
 def recommend(judged: Sequence[Figure], rows: Sequence[Figure]) -> str:
-    """The remedy that closes the gap most of those that break nothing, in a sentence."""
+    """A sentence that recommends the remedy with the smallest gap among those that make nothing worse."""
     good = {row["model"] for row in judged if row["good"]}
     gaps = [row for row in rows if row["variant"] == "gap" and row["statistic"] == "difference"]
     before = next((row for row in rows if row["variant"] == "gap" and row["statistic"] == "second"), None)
     start = "Without a gap to close. "
     if before is not None:
         gap = tables.number(before["value"], "points")
-        start = f"As it is, the gap is {gap} points ({_title(before['metric'])}, {gaps[0]['n']} samples). "
+        start = (
+            f"Without a remedy the gap is {gap} points ({_title(before['metric'])}, {gaps[0]['n']} samples). "
+        )
     first = [row for row in gaps if row["metric"] == gaps[0]["metric"] and row["model"] in good]
     if not first:
-        return f"{start}Recommended: none; no remedy closes the gap beyond chance and makes nothing worse."
+        return f"{start}Recommended: none; no remedy closes the gap significantly and makes nothing worse."
     best = min(first, key=lambda row: row["value"])
     change = f"changes the gap by {tables.text(best)} points"
     return f"{start}Recommended: {best['model']}, which {change} and makes nothing worse."
@@ -170,7 +173,7 @@ def _title(metric: str) -> str:
 _GAP = {"variant": "gap", "statistic": "difference"}
 REMEDIES = Table(
     "remedies",
-    "Remedies beside the model as it is",
+    "Remedies against the unchanged model",
     (Row("model", "remedy"),),
     (
         Column(by="metric", where=_GAP, names=lambda name: f"gap: {_title(name)}"),
@@ -180,8 +183,8 @@ REMEDIES = Table(
         Column("verdict", {"task": "verdict"}, tables.entry("verdict")),
     ),
     {},
-    "Gap: what is reached when a thing is told minus when it is denied; here its change, in points. Closes, "
-    "worse: p below 0.05 after Holm, over the remedies. Seconds without judges.",
+    "Gap: score on affirmative inputs minus score on negated ones; here its change by the remedy, in points. "
+    "Closes, worse: p below 0.05 after Holm's correction over the remedies. Seconds: without judges.",
 )
 CHANGES = dataclasses.replace(
     compare.COMPARISONS,

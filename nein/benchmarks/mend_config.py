@@ -1,4 +1,4 @@
-"""The options of `nein mend`, and the command of a benchmark that they stand for."""
+"""The options of `nein mend`, and the benchmark's command that it runs with them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from nein.loading.references import Need, parse_reference
 
 
 class Kind(NamedTuple):
-    """benchmark: its command, which takes the model by `option`; limit: samples, if not given; told: the
-    variants where things are told, in which a remedy should make nothing worse."""
+    """A kind of model, and how `nein mend` evaluates it."""
 
-    benchmark: str
-    option: str
-    limit: int
-    told: tuple[str, ...]
-    fixed: Mapping[str, Any]
+    benchmark: str  # whose command is run
+    option: str  # the option of that command that takes the model
+    limit: int  # samples, unless --limit is given
+    told: tuple[str, ...]  # affirmative variants, which a remedy must not make worse
+    fixed: Mapping[str, Any]  # further options
 
 
 KINDS = {
@@ -35,7 +34,7 @@ _OWN = {"model", "kind", "mend", "data", "limit", "out", "preset"}
 
 @dataclass(kw_only=True)
 class MendConfig(Preset, Limit, RuntimeOptions, Output):
-    """Which model is mended, and by what."""
+    """The model, and the remedies to try."""
 
     default_out = "runs/mend-PRESET"
     counted = "samples (default: 48 of an editor, 500 of an encoder, 320 of a vlm)"
@@ -70,7 +69,7 @@ def make_command(config: MendConfig, arms: Sequence[str]) -> Any:
 
 
 def find_kind(config: MendConfig) -> str:
-    """By a name of ours, or by what the files of the model declare. Raises UserError."""
+    """The kind of the model: by its name in our tables, else by its files. Raises UserError."""
     from nein import editors
     from nein.benchmarks.negbench.data import MODELS
     from nein.metrics import dual_prefix
@@ -81,7 +80,7 @@ def find_kind(config: MendConfig) -> str:
         return config.kind
     form = parse_reference(name)
     if form.kind == "served":
-        raise UserError(f"What is behind '{name}' is not known; say --kind editor, encoder or vlm.")
+        raise UserError(f"Cannot tell what kind of model '{name}' is; pass --kind editor, encoder or vlm.")
     if form.kind == "attribute" or {name, label} & {*editors.available()}:
         return "editor"
     if name in (*MODELS, "random") or label in MODELS or dual_prefix(name) is not None:
@@ -96,11 +95,13 @@ def find_kind(config: MendConfig) -> str:
         return "vlm"
     if declared in auto.MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES:
         return "encoder"
-    raise UserError(f"It is not known what '{config.model}' is; say --kind editor, encoder or vlm.")
+    raise UserError(
+        f"Cannot tell what kind of model '{config.model}' is; pass --kind editor, encoder or vlm."
+    )
 
 
 def read_model_type(location: str) -> str:
-    """As the model's config.json of transformers says; "" without one."""
+    """`model_type` of the model's config.json (transformers); "" without one."""
     from transformers import PretrainedConfig
 
     parsed = parse_reference(location)

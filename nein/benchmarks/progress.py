@@ -1,4 +1,4 @@
-"""What models behind an address will be asked, cost and take: what `--dry-run` says of a command."""
+"""`--dry-run`: estimated requests, cost and time of served models. `nein status`: progress of runs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from nein.config.options import dump
 from nein.engine.folder import Blocks, Folder, describe_spending, read_spending, runs_at
 from nein.engine.run import is_at_work
 
-#: Tokens and seconds of a request to a model that OUT has no answer of: a question about a picture of 512
+#: Tokens and seconds per request, until OUT has an answer of the model: a question about an image of 512
 #: pixels, and an edit of 1024 pixels in medium quality.
 QUESTION = ({"input_tokens": 600, "output_tokens": 10}, 2.0)
 EDITED = {"input_tokens": 1500, "image_tokens": 1400, "output_tokens": 1100, "output_image_tokens": 1100}
 
 
 def lines(config: Any) -> Iterator[str]:
-    """A line for every model; none where all are local. Raises what making the runs does."""
+    """A line per served model. Raises the errors of `Benchmark.runs`."""
     if not re.search(r"\bopenai:", dump(config)):
         return
     from nein.benchmarks import registry
@@ -72,6 +72,7 @@ WINDOW = 600.0  # seconds over which the rate is measured
 
 
 def status(config: Runs) -> str:
+    """The command `nein status`: samples done, rate and time left of every stage, and the cost so far."""
     runs = {run: Folder(run) for path in config.runs for run in runs_at([path])}
     stages = {run: _stages(folder) for run, folder in runs.items()}
     times_finished = sorted(
@@ -99,7 +100,7 @@ Made = list[tuple[float, int]]  # when a block was made, and of how many samples
 
 
 def _stages(folder: Folder) -> dict[str, tuple[list[int], Made]]:
-    """Stage -> how many samples each of its outputs has when it is done, and the blocks that are there."""
+    """Stage -> (samples that each of its outputs will have, finished blocks)."""
     stages: dict[str, tuple[list[int], Made]] = {}
     manifest = folder.manifest()
     for output in manifest.get("selected", {}):
@@ -113,7 +114,8 @@ def _stages(folder: Folder) -> dict[str, tuple[list[int], Made]]:
 
 
 def _pace(counts: list[int], blocks_made: Made, start: float, ends: list[float]) -> str:
-    """ends: of the blocks of all stages; work on this one begins when the last block before it was made."""
+    """Samples done, rate and time left of a stage. ends: when the blocks of all stages were made, sorted;
+    work on this stage begins after the last block before its own."""
     samples_done, samples_left, time_now = (
         sum(samples for _, samples in blocks_made),
         sum(counts),

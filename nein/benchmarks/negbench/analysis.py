@@ -165,29 +165,31 @@ def measure(features: np.ndarray) -> dict[str, float]:
     """Every measure of `MEASURES`; features (N, D) of `sentences`, of any length."""
     ends = np.cumsum([2 * len(TEMPLATES[group]) for group in GROUPS])
     parts = np.split(normalise(features), ends[:-1])
-    by = {group: x.reshape(2, -1, x.shape[1]) for group, x in zip(GROUPS, parts, strict=True)}
-    design = np.stack([by[AFFIRMED], by[DENIED]], axis=1)  # (object, polarity, template, D)
-    both = np.concatenate([by[TWO].mean(0)[None], by[NEITHER][:, : by[TWO].shape[1]].mean(0)[None]])
+    by_group = {group: x.reshape(2, -1, x.shape[1]) for group, x in zip(GROUPS, parts, strict=True)}
+    design = np.stack([by_group[AFFIRMED], by_group[DENIED]], axis=1)  # (object, polarity, template, D)
+    two_and_neither = np.concatenate(
+        [by_group[TWO].mean(0)[None], by_group[NEITHER][:, : by_group[TWO].shape[1]].mean(0)[None]]
+    )
     return {
         "object": _eta_squared(design, 0),
         "negation": _eta_squared(design, 1),
         "object_held_out": _leave_one_out(design.reshape(2, -1, *design.shape[2:])),
         "negation_held_out": _leave_one_out(design.swapaxes(0, 1).reshape(2, -1, *design.shape[2:])),
-        "collapse_affirmed": _mean_cosine(by[AFFIRMED]),
-        "collapse_denied": _mean_cosine(by[DENIED]),
-        "twin_negation": float((by[AFFIRMED] * by[DENIED]).sum(-1).mean()),
-        "twin_object": float((by[AFFIRMED][0] * by[AFFIRMED][1]).sum(-1).mean()),
-        "denied_object_held_out": _leave_one_out(by[DENIED][:, None]),
-        "hybrid_held_out": _leave_one_out(by[HYBRID][:, None]),
-        "neither_held_out": _leave_one_out(both[:, None]),
+        "collapse_affirmed": _mean_cosine(by_group[AFFIRMED]),
+        "collapse_denied": _mean_cosine(by_group[DENIED]),
+        "twin_negation": float((by_group[AFFIRMED] * by_group[DENIED]).sum(-1).mean()),
+        "twin_object": float((by_group[AFFIRMED][0] * by_group[AFFIRMED][1]).sum(-1).mean()),
+        "denied_object_held_out": _leave_one_out(by_group[DENIED][:, None]),
+        "hybrid_held_out": _leave_one_out(by_group[HYBRID][:, None]),
+        "neither_held_out": _leave_one_out(two_and_neither[:, None]),
     }
 
 
 def components(features: np.ndarray) -> np.ndarray:
     """(N, 2) principal components of unit features; the largest coordinate of each by size is positive."""
     x = normalise(features)
-    left, values, _ = np.linalg.svd(x - x.mean(0), full_matrices=False)
-    coordinates = left[:, :2] * values[:2]
+    left_vectors, values, _ = np.linalg.svd(x - x.mean(0), full_matrices=False)
+    coordinates = left_vectors[:, :2] * values[:2]
     largest = coordinates[np.abs(coordinates).argmax(0), np.arange(2)]
     return coordinates * np.where(largest < 0, -1.0, 1.0)
 
@@ -211,9 +213,11 @@ def _leave_one_out(classes: np.ndarray) -> float:
     totals = classes.sum((1, 2))
     right = 0.0
     for k in range(count):
-        left = classes[:, :, k]
-        centroids = (totals - left.sum(1)) / (variants * (count - 1))
-        distances = ((left[:, :, None] - centroids[None, None]) ** 2).sum(-1)  # (class, variant, centroid)
+        held_out = classes[:, :, k]
+        centroids = (totals - held_out.sum(1)) / (variants * (count - 1))
+        distances = ((held_out[:, :, None] - centroids[None, None]) ** 2).sum(
+            -1
+        )  # (class, variant, centroid)
         for truth in (0, 1):
             gap = distances[truth, :, 1 - truth] - distances[truth, :, truth]
             right += float((gap > 1e-12).sum() + 0.5 * (np.abs(gap) <= 1e-12).sum())
@@ -247,14 +251,14 @@ def run(options: AnalyseConfig) -> None:
         if bad := next((text for text, row in encoded.items() if not np.isfinite(row).all()), None):
             raise UserError(f"'{name}' cannot encode the sentence '{bad}': its feature is not finite.")
         features = [np.stack([encoded[s.text] for s in group]) for group in sets]  # (sentences, D) per pair
-        rows += _estimate_measures([measure(each) for each in features], pairs, label)
+        rows += _estimate_measures([measure(pair_features) for pair_features in features], pairs, label)
         for key, _, groups in PLOTS:
-            places = [index for index, s in enumerate(sets[0]) if s.group in groups]
-            for index, (x, y) in zip(places, components(features[0][places]).tolist(), strict=True):
+            indices = [index for index, s in enumerate(sets[0]) if s.group in groups]
+            for index, (x, y) in zip(indices, components(features[0][indices]).tolist(), strict=True):
                 text, group, template, first = sets[0][index]
-                what = {"plot": key, "model": label, "group": group, "template": template}
+                labels = {"plot": key, "model": label, "group": group, "template": template}
                 first_name = f"A = {pairs[0][not first]}"
-                coordinates.append({**what, "first": first_name, "sentence": text, "x": x, "y": y})
+                coordinates.append({**labels, "first": first_name, "sentence": text, "x": x, "y": y})
     points = pd.DataFrame(coordinates).round(6)
     parts = [pd.DataFrame(group).assign(pair="/".join(pair)) for pair, group in zip(pairs, sets, strict=True)]
     named = pd.concat(parts).reindex(columns=["pair", *Sentence._fields])

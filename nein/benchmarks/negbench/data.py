@@ -1,7 +1,7 @@
-"""The models and the data sets of a command by name, and the folder of a run, a model on a data set
+"""The models and data sets of a command by name, and the folder of a run, a model on a data set
 (docs/reference/files.md).
 
-A model is a name of `MODELS`, NAME=REFERENCE (that row's published figures with other weights), or a
+A model is a name of `MODELS`, NAME=REFERENCE (that row's published numbers with other weights), or a
 reference as `metrics.load_dual`, `metrics.load_choices` or `metrics.load_judge` ("itm") takes it.
 """
 
@@ -123,7 +123,7 @@ class Choice:
 
 
 def choose(model: str, kind: str = "dual") -> Choice:
-    """Raises UserError for a name without weights or a reference that is none."""
+    """The model behind a name or reference. Raises UserError for a name without weights, or neither."""
     if references.get_object(model) is not None:
         return Choice(model, model, model, model, kind)
     label, reference = references.split_label(model)
@@ -138,7 +138,7 @@ def choose(model: str, kind: str = "dual") -> Choice:
         return Choice(model, label, slug, _resolve(reference, kind), kind, row)
     if row is not None:
         if row.reference is None:
-            raise UserError(f"The weights of '{model}' have to be fetched by hand: {row.obtain}.")
+            raise UserError(f"The weights of '{model}' must be downloaded by hand: {row.obtain}.")
         return Choice(model, model, model, _resolve(row.reference, kind), kind, row)
     location = _resolve(model, kind)
     if kind == "vlm" and (label := references.addressless_slug(model)) is not None:
@@ -172,7 +172,7 @@ def add_remedy(choice: Choice, remedy: str) -> Choice:
 
 
 def needs(model: str) -> list[Need]:
-    """What to download for a model of `--model`."""
+    """The downloads of a model of `--model`."""
     if model.startswith("sentence:"):
         return model_needs("text", model)
     choice = choose(model)
@@ -181,7 +181,7 @@ def needs(model: str) -> list[Need]:
 
 
 def check(choice: Choice) -> None:
-    """Looks at a model's folder, file or tag before hours of work; loads nothing. Raises MetricError."""
+    """Checks a model's folder, file or tag before hours of work; loads nothing. Raises MetricError."""
     from nein.metrics.loading import check_folder
 
     if choice.kind == "log" or references.get_object(choice.asked) is not None:
@@ -225,7 +225,7 @@ def load(choice: Choice, config: Any, device: str) -> object:
 
 PICTURES = "pictures"  # outputs; the others are of tasks: "answers/mcq.rephrased"
 SENTENCES, ANSWERS, SCORES, VERDICTS = "sentences", "answers", "scores", "verdicts"
-PICTURE, MODEL = "picture", "model"  # why a row has no value (`failed`), which may be mended; "": as it is
+PICTURE, MODEL = "picture", "model"  # what failed (`failed`), so that a row is tried again; "": final
 _WHY = {"reason": str, "failed": str}
 _ENCODED = record({"name": str, "key": str, "reason": str, "cut": NotRequired[bool]})
 _FOUND = {"id": str, "source": str, "kind": str, "thing": str, "asked": bool, "rank": int, "image": str}
@@ -261,12 +261,12 @@ class ResultsDir(Folder):
 
 
 def find(out: Path) -> list[ResultsDir]:
-    """Ordered by model, then data set."""
+    """The runs below a folder, by model, then data set."""
     return [ResultsDir(path) for path in runs_below(out)]
 
 
 def select_tasks(config: Any) -> list[tuple[DataSet, list[Task]]]:
-    """Those of a `config.EvalConfig`. Raises UserError where no task is there."""
+    """The data sets and tasks of a `config.EvalConfig`. Raises UserError if there is none."""
     sets = loading.load(
         config.data,
         names=config.datasets,
@@ -285,7 +285,7 @@ def select_tasks(config: Any) -> list[tuple[DataSet, list[Task]]]:
             selection.append((data, tasks))
     if not selection:
         available = ", ".join(f"{task.name} ({task.variant})" for data in sets for task in data.tasks)
-        raise UserError(f"--tasks and --variants choose nothing; available: {available}.")
+        raise UserError(f"--tasks and --variants match nothing; available: {available}.")
     return selection
 
 

@@ -179,8 +179,8 @@ def _estimate_wrong(rows: ScoreTable, type_: str) -> Figures:
         hits = _template_shares(scored, template) - right  # (n,) wrong part on this template
         shares = np.divide(hits, wrong, out=np.zeros_like(hits), where=wrong != 0)
         estimate = statistics.bounded_mean(shares, scored.clusters, weights=wrong)
-        what: Row = {"metric": "wrong", "type": type_, "template": template}
-        row = figure(estimate, unit="%", unscored=rows.count_reasons().total(), **what)
+        labels: Row = {"metric": "wrong", "type": type_, "template": template}
+        row = figure(estimate, unit="%", unscored=rows.count_reasons().total(), **labels)
         yield {**row, "n": round(float(wrong.sum()), 3)}
 
 

@@ -1,4 +1,5 @@
-"""What a report of finished runs says besides its tables and plots. Needs no torch."""
+"""The page of finished NegBench runs: finding, notes, single questions and captions; and the papers' numbers.
+Torch is not imported."""
 
 from __future__ import annotations
 
@@ -46,11 +47,11 @@ HOW = (
 )
 SIDE = 256  # pixels of an image's longer side
 LIMIT, QUERIES = 400, 24  # questions, and negated captions, in a page
-UNKNOWN = "made otherwise"  # an option of which no template is known
+UNKNOWN = "unknown template"
 GROUP = ["model", "data", "task", "variant"]
-K = max(KS)  # of retrieval's negation gap, on a page as on a leaderboard: authors print recall at 5
+K = max(KS)  # of retrieval's negation gap: authors print recall at 5
 _RECALL = {"metric": f"recall@{K}", "direction": TEXT_TO_IMAGE}
-#: A measure, the figures of its ends, affirmed and denied, and of the gap.
+#: (measure, estimates of affirmed inputs, of denied ones, of the gap)
 _LOST: Sequence[tuple[str, Row, Row, Row]] = (
     (
         f"recall@{K}",
@@ -69,9 +70,11 @@ _LOST: Sequence[tuple[str, Row, Row, Row]] = (
 
 @dataclass(frozen=True)
 class Evaluated:
+    """A finished run with its summary and estimates."""
+
     folder: Folder
     facts: Mapping[str, Any]  # `summary` of its manifest
-    figures: pd.DataFrame
+    figures: pd.DataFrame  # of figures.csv and judged.csv
 
     @property
     def name(self) -> str:
@@ -79,7 +82,7 @@ class Evaluated:
 
 
 def make_page(finished: Sequence[Finished], options: Any) -> Page | None:
-    """What a report says of runs besides their plots, models in the order of the runs."""
+    """The page of these runs, models in their order; None without runs."""
     if not finished:
         return None
     models = [run.folder.path.parent.name for run in finished]
@@ -99,7 +102,7 @@ def make_page(finished: Sequence[Finished], options: Any) -> Page | None:
 
 
 def _samples(runs: Sequence[Evaluated]) -> Part:
-    """The page's part with single questions and captions."""
+    """The browser of single questions and captions."""
     models = dict.fromkeys(run.facts["model"] for run in runs)
 
     def make() -> Iterator[cards.Card]:
@@ -125,7 +128,7 @@ def _samples(runs: Sequence[Evaluated]) -> Part:
 
 
 def load_evaluated(runs: Sequence[Folder]) -> list[Evaluated]:
-    """Models of one name are told apart by their run directories, equal runs by where they lie."""
+    """The runs with distinct names: models of one name go by their folders, equal runs by their paths."""
     all_facts = [run.manifest()["summary"] for run in runs]
     folders: dict[str, set[str]] = {}
     for run, facts in zip(runs, all_facts, strict=True):
@@ -149,19 +152,19 @@ def load_evaluated(runs: Sequence[Folder]) -> list[Evaluated]:
 
 
 def negation_gaps(finished: Sequence[Finished]) -> pd.DataFrame:
-    """As of `Benchmark.gaps`: what is lost in retrieval and in multiple choice, by wording."""
+    """See `Benchmark.gaps`: of retrieval and of multiple choice, by wording."""
     return frames.concat(_gaps(run.figures).assign(run=run.name, model=run.name) for run in finished)
 
 
 def _gaps(figures: pd.DataFrame) -> pd.DataFrame:
-    """Of every model, data set, task and wording, in recall at `K` and in choices."""
+    """The gaps of every model, data set, task and wording, in recall at `K` and in choices."""
     rows: list[Any] = []
     figures = frames.select(figures, source="")
     figures = figures.assign(**{name: "" for name in GROUP if name not in figures})
     for key, of_group in figures.groupby(GROUP, observed=True, sort=False):
         labels = dict(zip(GROUP, key, strict=True))
         for name, *ends in _LOST:
-            affirmed, denied, gap = (frames.pick(of_group, **one) for one in ends)
+            affirmed, denied, gap = (frames.pick(of_group, **end) for end in ends)
             if affirmed and denied and gap and gap["value"] is not None:
                 measure = f"{name}, {labels['task']} ({labels['variant']})"
                 rows += frames.gap(affirmed["value"], denied["value"], gap, **labels, measure=measure)
@@ -169,7 +172,7 @@ def _gaps(figures: pd.DataFrame) -> pd.DataFrame:
 
 
 def make_finding(frame: pd.DataFrame) -> list[str]:
-    """The widest negation gap of text-to-image retrieval in a sentence."""
+    """A sentence on the widest negation gap of text-to-image retrieval."""
     rows = [row for row in frames.records(_gaps(frame)) if row["measure"].startswith("recall")]
     sentence = widest(
         frames.frame({**row, "model": f"{row['model']} ({row['data']}, {row['variant']})"} for row in rows),
@@ -194,16 +197,14 @@ def make_notes(runs: Sequence[Evaluated]) -> list[str]:
     lines += dict.fromkeys(flag for run in runs for flag in frames.values(run.figures, "flag"))
     if limits := {facts["limit"] for facts in all_facts if facts["limit"]}:
         lines.append(
-            f"--limit {max(limits)}: recall among fewer pictures is higher than on the whole set, and not "
-            "comparable with it."
+            f"--limit {max(limits)}: recall among fewer images is higher, and not comparable with the full "
+            "set."
         )
     for run in runs:
         cut = run.folder.manifest().get("cut", {"count": 0})
         if cut["count"]:
             many = f"{cut['count']:,} of {cut['of']:,} captions"
-            lines.append(
-                f"{run.name}: {many} are longer than what the model reads; their ends were not read."
-            )
+            lines.append(f"{run.name}: {many} are longer than the model's input and were truncated.")
         for figure in frames.records(run.figures):
             total = figure["metric"] == f"recall@{KS[0]}" or figure.get("type") == "all"
             if total and figure["unscored"] and (reasons := frames.reasons(figure)):
@@ -218,12 +219,12 @@ def make_notes(runs: Sequence[Evaluated]) -> list[str]:
 # --- single questions and captions -----------------------------------------------------------------
 
 Runs = Mapping[str, Sequence[ModelTasks]]  # of each model, by its name
-#: Of a run and a task: the name of each record and what is said of it; names of others do no harm.
+#: (run, task, drawn records) -> (name of a record, its answer); further names are ignored.
 Answers = Callable[[ModelTasks, Any, Mapping[str, Any]], Iterator[tuple[str, Any]]]
 
 
 def _list_tasks(runs: Runs, kind: type[Any]) -> Iterator[tuple[str, ModelTasks, Any]]:
-    """(model, run, task) of all tasks of a kind."""
+    """Yields (model, run, task) for all tasks of a kind."""
     for model, of_model in runs.items():
         yield from ((model, run, task) for run in of_model for task in run.tasks if isinstance(task, kind))
 
@@ -231,7 +232,7 @@ def _list_tasks(runs: Runs, kind: type[Any]) -> Iterator[tuple[str, ModelTasks, 
 def _replies(
     runs: Runs, drawn: Mapping[str, Any], kind: type[Any], answers: Answers
 ) -> dict[tuple[str, str], Any]:
-    """(model, name of a record) -> what the model's run says of it."""
+    """(model, name of a record) -> the answer of the model's run."""
     replies: dict[tuple[str, str], Any] = {}
     for model, run, task in _list_tasks(runs, kind):
         try:
@@ -242,7 +243,7 @@ def _replies(
 
 
 def make_question_cards(runs: Runs, limit: int = LIMIT) -> Iterator[cards.Card]:
-    """What was asked of models; `limit` random questions if there are more."""
+    """A card per question; `limit` random ones if there are more."""
     by_name = {
         f"{run.data.name}/{task.key}/{question.id}": (run.data.title, task, question)
         for _, run, task in _list_tasks(runs, ChoiceTask)
@@ -252,7 +253,7 @@ def make_question_cards(runs: Runs, limit: int = LIMIT) -> Iterator[cards.Card]:
     chosen = _replies(runs, drawn, ChoiceTask, _read_choice_rows)
     for name, (title, task, question) in drawn.items():
         replies = [chosen.get((model, name)) for model in runs]
-        templates = {_template(question, k) for row in replies if row for k in _chosen_options(row)}
+        templates = {_template(question, k) for row in replies if row for k in _list_chosen(row)}
         templates |= {"none"} if any(row and row["shares"] is None for row in replies) else set()
         right = question.options[question.correct]
         yield cards.Card(
@@ -283,8 +284,8 @@ def _make_reply(question: Question, row: Row | None) -> cards.CardReply | None:
         return cards.CardReply(cells=[Cell("none", row["reason"], "none")], line=line)
     mark = {1.0: "right", 0.0: "wrong"}.get(row["credit"], "none")
     names, made_as = (
-        [options[k].shown for k in _chosen_options(row)],
-        {_template(question, k): 1 for k in _chosen_options(row)},
+        [options[k].shown for k in _list_chosen(row)],
+        {_template(question, k): 1 for k in _list_chosen(row)},
     )
     rows = []
     for letter, k in zip(LETTERS, row["shown"], strict=False):
@@ -294,8 +295,8 @@ def _make_reply(question: Question, row: Row | None) -> cards.CardReply | None:
     return cards.CardReply(cells=[Cell(" or ".join(names), " or ".join(made_as), mark)], line=line, rows=rows)
 
 
-def _chosen_options(row: Row) -> list[int]:
-    """The options that a choice fell on: several where scores are equal."""
+def _list_chosen(row: Row) -> list[int]:
+    """The indices of the chosen options: several if their scores are equal."""
     return [k for k, share in enumerate(row["shares"] or ()) if share > 0]
 
 
@@ -304,7 +305,7 @@ def _template(question: Question, k: int) -> str:
 
 
 def make_caption_cards(runs: Runs, limit: int = QUERIES) -> Iterator[cards.Card]:
-    """Negated captions, the image of each, and the first `K` images that models find by it."""
+    """A card per negated caption: its image, and the first `K` images that each model finds."""
     by_name = {
         f"{run.data.name}/{task.key}/{item.id}#{k}": (run.data.title, task, item, text)
         for _, run, task in _list_tasks(runs, RetrievalTask)
@@ -332,7 +333,7 @@ def make_caption_cards(runs: Runs, limit: int = QUERIES) -> Iterator[cards.Card]
 def _find_first_images(
     run: ModelTasks, task: Any, drawn: Mapping[str, Any]
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The first images found by each caption that has a feature."""
+    """Yields (name, first images found) for each drawn caption with a feature."""
     images, texts = run.features(task)
     start = f"{run.data.name}/{task.key}/"
     captions_drawn = {
@@ -351,15 +352,15 @@ def _thumbnail(task: Any, name: str, side: int = SIDE) -> cards.Thumbnail:
     return {"none": image} if isinstance(image, str) else cards.make_thumbnail(image, side)
 
 
-# --- what is printed -------------------------------------------------------------------------------
+# --- the papers' numbers ---------------------------------------------------------------------------
 
 OF = ("dataset", "variant", "task", "metric", "kind", "direction", "type")
 
 
 @lru_cache(maxsize=1)
 def paper_numbers() -> pd.DataFrame:
-    """What authors print, as figures: its `source`, the `row` there (a model and its data of fine-tuning) and
-    the columns `OF`. The file has values as printed, in per cent."""
+    """The numbers that authors print, as shares: their `source`, the `row` there (a model and its fine-tuning
+    data) and the columns `OF`. The file has per cent, as printed."""
     file = Path(__file__).with_name("paper_numbers.csv")
     rows: Any = pd.read_csv(file, keep_default_na=False).to_dict("records")
     printed = frames.frame(rows)
@@ -367,7 +368,7 @@ def paper_numbers() -> pd.DataFrame:
 
 
 def paper_gaps() -> Iterator[dict[str, Any]]:
-    """What is printed, as a leaderboard has it."""
+    """See `Benchmark.paper_gaps`."""
     place = ["source", "row", "dataset", "task"]
     for (_, name, data, task), rows in paper_numbers().groupby(place, observed=True, sort=False):
         for measure, *ends, _ in _LOST:
@@ -378,7 +379,7 @@ def paper_gaps() -> Iterator[dict[str, Any]]:
 
 
 def paper_estimates(source: str, run: Mapping[str, Any] | None) -> Iterator[PaperEstimate]:
-    """The figures of a source: of the model and data set of a run, by its manifest, or all."""
+    """See `Benchmark.paper_estimates`: of one source."""
     printed = frames.select(paper_numbers(), source=source)
     if run:
         listed = MODELS.get(run["summary"].get("row") or "")

@@ -171,7 +171,7 @@ DIFFICULTY = Table(
     (*_TOGETHER, Row("axis", "how many")),
     (
         Column(by="level", show=_SHOWN, order=tuple(map(str, range(10)))),
-        Column("n of each", show=lambda found: ", ".join(dict.fromkeys(str(one["n"]) for one in found))),
+        Column("n of each", show=lambda rows: ", ".join(dict.fromkeys(str(row["n"]) for row in rows))),
     ),
     {"metric": "joint by difficulty"},
 )

@@ -79,7 +79,7 @@ def _estimate_accuracies(rows: ScoreTable, protocol: str) -> Iterator[Row]:
             labels["category"] = category
             yield members.describe(estimate, **labels, interval="clustered")
             if protocol == "paper":
-                yield members.describe(with_normal_interval(estimate), **labels, interval="normal")
+                yield members.describe(replace_interval(estimate), **labels, interval="normal")
 
 
 def estimate_accuracy(rows: ScoreTable, category: str, protocol: str) -> Estimate | None:
@@ -93,7 +93,7 @@ def estimate_accuracy(rows: ScoreTable, category: str, protocol: str) -> Estimat
     return statistics.bounded_mean(scored.values, scored.clusters, weights=weights)
 
 
-def with_normal_interval(estimate: Estimate | None) -> Estimate | None:
+def replace_interval(estimate: Estimate | None) -> Estimate | None:
     """The same share with the interval of NegVQA's Table 1 (arXiv:2505.22946), not cut off at 0 and 1."""
     if estimate is None:
         return None

@@ -131,7 +131,7 @@ SUBSETS = Table(
     (
         *(Column(variant, {"metric": "accuracy", "variant": variant}) for variant in VARIANTS),
         Column("difference", {"metric": "difference"}),
-        Column("n", {"metric": "accuracy"}, lambda figures: " / ".join(str(one["n"]) for one in figures)),
+        Column("n", {"metric": "accuracy"}, lambda figures: " / ".join(str(row["n"]) for row in figures)),
     ),
     note=f"{_CLUSTERED}.",
 )

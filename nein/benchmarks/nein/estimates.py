@@ -79,13 +79,13 @@ def make_estimates(
         rows += _estimate_metrics(ScoreTable(part), task="families", group=group)
     # --- by difficulty: an axis is read where the next one is at 0
     for axis, behind in ((OTHERS, DEPTH), (DEPTH, None)):
-        known = table.frame.dropna(subset=axis)
-        known = known if behind is None else known[~(known[behind].astype(float) > 0)]
+        rows_known = table.frame.dropna(subset=axis)
+        rows_known = rows_known if behind is None else rows_known[~(rows_known[behind].astype(float) > 0)]
         for group in (ALL_FAMILIES, *LABELS):
-            part = known if group == ALL_FAMILIES else known[known["family"] == group]
+            part = rows_known if group == ALL_FAMILIES else rows_known[rows_known["family"] == group]
             for level, of_level in part.groupby(part[axis].astype(int)):
-                where = {"group": group, "axis": axis, "level": str(level)}
-                rows += _estimate_metrics(ScoreTable(of_level), task="difficulty", **where)
+                labels = {"group": group, "axis": axis, "level": str(level)}
+                rows += _estimate_metrics(ScoreTable(of_level), task="difficulty", **labels)
     # --- refused requests
     edits = frame.drop_duplicates("id")  # a sample is one request, whatever it was scored by
     for group in (ALL, *TEMPLATES) if edits["refused"].notna().any() else ():
