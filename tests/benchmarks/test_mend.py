@@ -66,8 +66,8 @@ def test_the_widest_gain_that_makes_nothing_worse_is_recommended():
     judged = mend.judge_remedies(mend.KINDS["editor"], rows, [case[0] for case in CASES])
     assert [row["verdict"] for row in judged] == [case[-1] for case in CASES]
     assert mend.recommend(judged, rows) == (
-        "Without a remedy the gap is 80.0 points (Removal (VQA), 48 samples). Recommended: good, which changes "
-        "the gap by -50.0 [-60.0, -40.0] points and makes nothing worse."
+        "Without a remedy the gap is 80.0 points (Removal (VQA), 48 samples). Recommended: good, which "
+        "changes the gap by -50.0 [-60.0, -40.0] points and makes nothing worse."
     )
     others = [row for row in judged if row["model"] != "good"]
     assert "Recommended: none; no remedy closes the gap significantly" in mend.recommend(others, rows)
@@ -92,7 +92,7 @@ def test_a_model_behind_an_address_is_mended_and_its_requests_are_counted(tmp_pa
         "Without a remedy the gap is 100.0 points (accuracy, 24 samples). Recommended: flip"
         in done.stdout.replace("\n", " ")
     )
-    assert "Gap: what is reached when a thing is told minus when it is denied" in done.stdout
+    assert "Gap: score on affirmative inputs minus score on negated ones" in done.stdout
     lines = {line.split()[0]: line for line in done.stdout.splitlines() if line}
     assert "closes the gap" in lines["flip"]
     requests = [

@@ -162,10 +162,11 @@ MEASURES: dict[str, tuple[str, float | None]] = {
 
 
 def measure(features: np.ndarray) -> dict[str, float]:
-    """Every measure of `MEASURES`; features (N, D) of `sentences`, of any length."""
-    ends = np.cumsum([2 * len(TEMPLATES[group]) for group in GROUPS])
+    """Every measure of `MEASURES`, of the features (N, D) of `sentences`, which need no unit length."""
+    ends = np.cumsum([2 * len(TEMPLATES[group]) for group in GROUPS])  # of the groups in the rows
     parts = np.split(normalise(features), ends[:-1])
     by_group = {group: x.reshape(2, -1, x.shape[1]) for group, x in zip(GROUPS, parts, strict=True)}
+    # by_group: (2 objects, templates, D) unit rows per group
     design = np.stack([by_group[AFFIRMED], by_group[DENIED]], axis=1)  # (object, polarity, template, D)
     two_and_neither = np.concatenate(
         [by_group[TWO].mean(0)[None], by_group[NEITHER][:, : by_group[TWO].shape[1]].mean(0)[None]]
@@ -207,10 +208,10 @@ def _eta_squared(design: np.ndarray, axis: int) -> float:
 
 
 def _leave_one_out(classes: np.ndarray) -> float:
-    """Nearest-centroid accuracy, a template at a time left out. (2, variants, templates, D); a tie: one
-    half."""
+    """Nearest-centroid accuracy, leaving out one template at a time; a tie counts one half. classes: (2,
+    variants, templates, D)."""
     _, variants, count, _ = classes.shape
-    totals = classes.sum((1, 2))
+    totals = classes.sum((1, 2))  # (2, D)
     right = 0.0
     for k in range(count):
         held_out = classes[:, :, k]
@@ -256,9 +257,9 @@ def run(options: AnalyseConfig) -> None:
             indices = [index for index, s in enumerate(sets[0]) if s.group in groups]
             for index, (x, y) in zip(indices, components(features[0][indices]).tolist(), strict=True):
                 text, group, template, first = sets[0][index]
-                labels = {"plot": key, "model": label, "group": group, "template": template}
+                entries = {"plot": key, "model": label, "group": group, "template": template}
                 first_name = f"A = {pairs[0][not first]}"
-                coordinates.append({**labels, "first": first_name, "sentence": text, "x": x, "y": y})
+                coordinates.append({**entries, "first": first_name, "sentence": text, "x": x, "y": y})
     points = pd.DataFrame(coordinates).round(6)
     parts = [pd.DataFrame(group).assign(pair="/".join(pair)) for pair, group in zip(pairs, sets, strict=True)]
     named = pd.concat(parts).reindex(columns=["pair", *Sentence._fields])
