@@ -28,7 +28,7 @@ def test_captions_that_are_cut_are_counted_in_a_note(tmp_path, data, pictures, o
     line = ("--model", str(open_clip_folder), "--datasets", "coco", "--tasks", "retrieval")
     found = evaluate(tmp_path, data, pictures, *line)
     said = report.make_notes(list(found.values()))
-    assert any(": 2 of 32 captions are longer than the model.s input" in note for note in said), said
+    assert any(": 2 of 32 captions are longer than the model's input" in note for note in said), said
 
 
 def test_what_the_model_fails_on_is_unscored_and_tried_again(tmp_path, data, pictures, monkeypatch):
