@@ -187,9 +187,9 @@ PROMPT = (Path(__file__).parent / "negvqa_prompt.txt").read_text(encoding="utf-8
 
 
 class PrintedVerdict(BaseModel):
-    """The form of a language model's answer."""
+    """What a language model has to answer."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid")  # these words, too, are sent: they are in the schema
 
     negatable: bool = Field(alias="is_negatable", description="whether a negated question exists")
     negated_question: str = Field(description="the negated question; empty if not negatable")
