@@ -75,8 +75,12 @@ class FunctionEditor(RemoteEditor):
     concurrency  Calls at a time, in threads or in one event loop.
     retries      Retries of a call after a transient error (`is_transient`), after 0.5, 1, 2, ... 8 seconds.
 
+    draws        It makes the image from the text alone and is not given one.
+
     An exception, or a result that is no image, is the error of that sample; `Refused` is a refusal.
     """
+
+    draws = False
 
     def __init__(
         self, function: Callable[..., Any], *, name: str | None = None, concurrency: int = 1, retries: int = 5
@@ -129,7 +133,8 @@ class FunctionEditor(RemoteEditor):
         from PIL import Image
 
         seed = {"seed": request.seed} if self.seeded else {}
-        result = self.function(Image.fromarray(request.image.copy()), request.instruction, **seed)
+        images = [] if self.draws else [Image.fromarray(request.image.copy())]
+        result = self.function(*images, request.instruction, **seed)
         if inspect.isawaitable(result):
             import asyncio
 

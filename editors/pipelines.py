@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import diffusers
 import numpy as np
@@ -30,7 +30,7 @@ from nein.editors.checkpoint import (
     find_device,
     locate,
 )
-from nein.editors.presets import PIPELINES
+from nein.editors.presets import PIPELINES, TEXT_TO_IMAGE
 from nein.editors.resize import SIZES, Size, fit
 from nein.editors.sampling import effective_config
 from nein.loading.digests import Json, torch_dtype
@@ -59,7 +59,7 @@ _PROMPTS: dict[str, Callable[[str], str]] = {
 class Recipe:
     """How one class of diffusers is called; arguments that it does not have are ""."""
 
-    image: str = "image"  # argument that takes the image,
+    image: str = "image"  # argument that takes the image ("": the class makes one from the text alone),
     nested: int = 0  # in so many lists
     prompt: str = ""  # key of `_PROMPTS`
     guidance: str = "guidance_scale"
@@ -88,7 +88,7 @@ class DiffusersPipeline(Editor):
     checkpoint            Local folder, hub id, "owner/name@revision", one .safetensors file, local or as
                           "owner/name:FILE", with `config` (folder or hub id), or a pipeline in memory.
     pipeline              Class of diffusers; None takes the one the checkpoint declares.
-    guidance_scale, image_guidance_scale   None is the class's own default.
+    steps, guidance_scale, image_guidance_scale   None is the class's own default.
     negative_prompt       Of every request that has none of its own; None passes none.
     resolution            Where the class lets one choose, in pixels.
     cosxl                 The weights are CosXL's, whose noise schedule is in no file of theirs.
@@ -96,6 +96,8 @@ class DiffusersPipeline(Editor):
     lora                  Weights to fuse into those of the checkpoint: see `presets.split_lora`.
     offload               "model": each part is on the GPU only while it works; "sequential": each layer.
     """
+
+    recipes: ClassVar[Mapping[str, Recipe]] = RECIPES
 
     def __init__(
         self,
@@ -107,7 +109,7 @@ class DiffusersPipeline(Editor):
         dtype: str = "float32",
         batch_size: int = 8,
         pipeline: str | None = None,
-        steps: int = 50,
+        steps: int | None = 50,
         guidance_scale: float | None = None,
         image_guidance_scale: float | None = None,
         negative_prompt: str | None = None,
@@ -127,13 +129,14 @@ class DiffusersPipeline(Editor):
         label = checkpoint if isinstance(checkpoint, str) else "in memory"
         if isinstance(checkpoint, str):
             how: dict[str, Any] = {"name": pipeline, "config": config, "dtype": dtype, "rewriter": rewriter}
+            how["recipes"] = self.recipes
             self._pipeline, published = _load(checkpoint, revision, **how)
         elif lora is not None:
             raise EditorError("a pipeline in memory takes no lora; call its load_lora_weights")
         else:
             self._pipeline, published = checkpoint, {"class": type(checkpoint).__name__}
         kind = type(self._pipeline).__name__
-        self._recipe = recipe = RECIPES[choose("pipeline class", kind, RECIPES)]
+        self._recipe = recipe = self.recipes[choose("pipeline class", kind, self.recipes)]
         if rewriter and not recipe.rewriter:
             raise EditorError(
                 f"{kind} has no rewriter of its own; leave out rewriter, or pass --mend rewrite"
@@ -270,17 +273,30 @@ class DiffusersPipeline(Editor):
             rewrite = getattr(self._pipeline, self._rewriter)
             texts = rewrite([arguments["prompt"]], images=images, device=self._device)
             arguments["prompt"] = texts[0]
-        output = self._pipeline(
-            **{recipe.image: source}, num_inference_steps=self.steps, output_type="np", **arguments
-        )
+        arguments |= {recipe.image: source} if recipe.image else {}
+        arguments |= {"num_inference_steps": self.steps} if self.steps else {}
+        output = self._pipeline(output_type="np", **arguments)
         if modular and (self._rewriter or output["prompt"] != arguments["prompt"]):
             texts = [output["prompt"]]
         results = output[recipe.result] if modular else getattr(output, recipe.result)
         return [np.asarray(image[-1] if recipe.result == "frames" else image) for image in results], texts
 
 
+class DiffusersGenerator(DiffusersPipeline):
+    """Images from the text alone, by a class of `TEXT_TO_IMAGE`, at the class's own size."""
+
+    recipes = {name: Recipe(image="", **fields) for name, fields in TEXT_TO_IMAGE.items()}  # noqa: RUF012
+
+
 def _load(
-    checkpoint: str, revision: str | None, *, name: str | None, config: str | None, dtype: str, rewriter: bool
+    checkpoint: str,
+    revision: str | None,
+    *,
+    name: str | None,
+    config: str | None,
+    dtype: str,
+    rewriter: bool,
+    recipes: Mapping[str, Recipe],
 ) -> tuple[Any, Json]:
     """(pipeline, what the checkpoint declares). Raises EditorError."""
     source, _, file = (checkpoint, "", "") if is_local(checkpoint) else checkpoint.partition(":")
@@ -304,7 +320,7 @@ def _load(
         index = loader.load_config(source, revision=revision)
         published = {"class": index.get("_class_name")}
         chosen = name or str(published["class"])
-        recipe = RECIPES[choose("pipeline class", chosen, RECIPES)]
+        recipe = recipes[choose("pipeline class", chosen, recipes)]
         if recipe.needs and importlib.util.find_spec(recipe.needs) is None:
             raise EditorError(f"{chosen} needs the package {recipe.needs}; pip install -e '.[pipelines]'")
         cls = getattr(diffusers, chosen)

@@ -63,6 +63,8 @@ PRESETS = {row.name: row for row in _ROWS if row.preset}
 DEFAULT_ROWS = {(row.editor, row.preset): row.name for row in reversed(PRESETS.values())}
 #: Class of diffusers -> fields of its `editors.pipelines.Recipe`.
 PIPELINES: dict[str, Json] = _TABLE["pipelines"]
+#: The same of classes that make an image from text alone.
+TEXT_TO_IMAGE: dict[str, Json] = _TABLE["text_to_image"]
 
 #: Source of configurations and tokenizer for `nein convert`.
 DEFAULT_CONFIG = "timbrooks/instruct-pix2pix"

@@ -55,6 +55,8 @@ class ServedEditor(RemoteEditor):
     options  `SENDING`, and further fields of the request.
     """
 
+    path, draws = "/images/edits", False  # draws: the image is made from the text alone
+
     def __init__(
         self, reference: str, *, size: str | None = None, seed: int | None = None, **options: Any
     ) -> None:
@@ -98,7 +100,8 @@ class ServedEditor(RemoteEditor):
         if request.negative_prompt:
             body["negative_prompt"] = request.negative_prompt
         try:
-            image = read_image(self._service.send("/images/edits", body, image=png(request.image)))
+            sent = None if self.draws else png(request.image)
+            image = read_image(self._service.send(self.path, body, image=sent))
         except NoAnswer as failure:
             refused, transient = failure.kind == WITHHELD, failure.transient
             return EditResult(request.id, None, str(failure), refused=refused, transient=transient)

@@ -32,6 +32,10 @@ COMMANDS: dict[str, Command] = {
         "measure what rewriters make of negative instructions",
         "nein.benchmarks.rewriters_config:RewritersConfig", "nein.benchmarks.rewriters:REWRITERS",
         shared=True, announces="nein.benchmarks.progress:lines"),
+    "generators": Command(
+        "evaluate text-to-image models on prompts that deny something",
+        "nein.benchmarks.generators_config:GeneratorsConfig", "nein.benchmarks.generators:GENERATORS",
+        shared=True, announces="nein.benchmarks.progress:lines"),
     "grid": Command(
         "draw samples and their edits in one image",
         "nein.benchmarks.nein.config:GridConfig", "nein.benchmarks.nein.grid:grid"),
@@ -317,6 +321,5 @@ def _overview(start: str, table: Mapping[str, Command]) -> str:
         "Measure how image editors and vision-language models understand negation.\n\n"
         + "\n\n".join(filter(None, parts))
         + "\n\nnein fetch COMMAND downloads models and data for machines without internet.\n"
-        "nein slurm COMMAND submits a command as an array of jobs.\n"
-        f"nein {start}COMMAND --help lists its options."
+        f"nein slurm COMMAND submits an array of jobs; nein {start}COMMAND --help lists options."
     )

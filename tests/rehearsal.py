@@ -131,3 +131,8 @@ no, yes, lower_case_no, b = always("No"), always("Yes"), always("no"), always("B
 score_005, score_009, score_01 = always(0.05), always(0.09), always(0.1)
 score_025, score_05 = always(0.25), always(0.5)
 varied, fits = scripted(_varied, "varied"), scripted(_fit, "fits")
+
+
+def paint(prompt, seed):
+    """An image that depends on prompt and seed, of an editor that is a function."""
+    return np.full((8, 8, 3), hashlib.sha256(f"{prompt}{seed}".encode()).digest()[0], np.uint8)

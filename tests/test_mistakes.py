@@ -90,9 +90,9 @@ eval --on ranks => --on ranks needs several processes; start the command with to
 mend openai:http://localhost:1/v1#m => say --kind editor, encod
 mend nothing-of-that-name => say --kind editor, encod
 mend nano:dino => say --kind editor, encod
-slurm => nein slurm submits eval, rewriters, mend,
-slurm grid x => nein slurm submits eval, rewriters, mend,
-slurm nothing => nein slurm submits eval, rewriters, mend,
+slurm => nein slurm submits eval, rewriters, generators, mend,
+slurm grid x => nein slurm submits eval, rewriters, generators, mend,
+slurm nothing => nein slurm submits eval, rewriters, generators, mend,
 
 report runs --out / => '/' is a folder; --out takes a file
 report runs --out r.docx => takes a page

@@ -21,7 +21,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-WHEEL_MB = 45
+WHEEL_MB = 46
 NAMES = ("editors", "metrics", "train", "configs", "research")
 SCRIPT = """
 import gc

@@ -22,6 +22,7 @@ OURS = {
     "negbench": "nein.benchmarks.negbench.runs:NEGBENCH",
     "negvqa": "nein.benchmarks.negvqa.runs:NEGVQA",
     "rewriters": "nein.benchmarks.rewriters:REWRITERS",
+    "generators": "nein.benchmarks.generators:GENERATORS",
 }
 
 

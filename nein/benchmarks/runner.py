@@ -155,9 +155,10 @@ class Benchmark:
         raise NotImplementedError
 
     def estimates(self, table: ScoreTable, folder: Any) -> pd.DataFrame:
-        """The estimates: one per metric and variant, and the `gap` of every metric."""
+        """The estimates: one per metric and variant, and the `gap` of every metric that has both ends."""
         groups = table.groups("metric") if self.gap else ()
-        gaps = [rows.gap(*self.gap or ("", ""), metric=metric, task="gap") for (metric,), rows in groups]
+        paired = [(name, rows) for (name,), rows in groups if set(self.gap or ()) <= {*rows.names("variant")}]
+        gaps = [rows.gap(*self.gap or ("", ""), metric=metric, task="gap") for metric, rows in paired]
         return frames.concat([table.figures(task="results"), *map(frames.frame, gaps)])
 
     def page(self, finished: Sequence[Finished], options: Any) -> Page | None:

@@ -263,7 +263,7 @@ class ExternalEdits:
     def read(self, sample_id: str) -> tuple[EditResult, int]:
         """The image of a sample, (H, W, 3) uint8 RGB, and its EXIF orientation (1 unless `plain`)."""
         if (path := self.files.get(sample_id)) is None:
-            error = f"there is no edited picture of {sample_id} in '{self.name}'"
+            error = f"there is no image of {sample_id} in '{self.name}'"
             return EditResult(sample_id, None, error), 1
         try:
             image = images.decode(path, plain=self.plain)

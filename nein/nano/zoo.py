@@ -16,7 +16,7 @@ from nein.loading.errors import near_match
 ZOO = Path(__file__).parent / "weights"
 #: Models that go on from another: its files with their own laid over, its weights with their changes.
 BASES = {
-    **dict.fromkeys(("magicbrush", "hqedit", "instructdiffusion", "nein-ip2p"), "ip2p"),
+    **dict.fromkeys(("magicbrush", "hqedit", "instructdiffusion", "nein-ip2p", "sd"), "ip2p"),
     "nein-magicbrush": "magicbrush",
     "negvqa": "llava",
     "negvqa-negated": "negvqa",

@@ -112,6 +112,20 @@ def correct(
     )
 
 
+def correct_difference(judged: Estimate, judge: Rates) -> Corrected:
+    """The difference of two shares that are really there, -1 to 1, from that of the shares that a judge sees:
+    d / (Se + Sp - 1), and no more than 1. Refused as `correct` is."""
+    youden = judge.youden
+    if youden is None or youden.low is None or youden.low <= MIN_YOUDEN:
+        return Corrected(None, None, None, "this judge hardly tells present from absent")
+    difference = propagate(lambda d, rate: d / rate, judged, youden)
+    ends = (
+        None if end is None else min(1.0, max(-1.0, end))
+        for end in (difference.value, difference.low, difference.high)
+    )
+    return Corrected(*ends)
+
+
 def _clip(share_estimate: Estimate, impossible: str, n: int | None = None) -> Corrected:
     """A share, clipped to [0, 1], and its interval moved with it; refused if none of it lies within."""
     value, low, high = share_estimate.value, share_estimate.low, share_estimate.high

@@ -62,6 +62,7 @@ MODELS: dict[str, str] = {
     "magicbrush": "research.nano.editors:editor_job",
     "hqedit": "research.nano.editors:editor_job",
     "instructdiffusion": "research.nano.editors:editor_job",
+    "sd": "research.nano.editors:generator_job",
     "backbone": "research.nano.vision:backbone_job",
     "clip": "research.nano.encoders:clip_job",
     "dino": "research.nano.encoders:dino_job",
@@ -120,12 +121,9 @@ def train_one(
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / ("training-vae.json" if name == "vae" else "training.json")
     file.write_text(json.dumps(record, indent=2) + "\n")
-    if name == "ip2p":
-        index = {
-            "_class_name": "StableDiffusionInstructPix2PixPipeline",
-            "_diffusers_version": "0.42.1",
-            **PARTS,
-        }
+    kinds = {"ip2p": "StableDiffusionInstructPix2PixPipeline", "sd": "StableDiffusionPipeline"}
+    if name in kinds:
+        index = {"_class_name": kinds[name], "_diffusers_version": "0.42.1", **PARTS}
         (folder / "model_index.json").write_text(json.dumps(index, indent=2) + "\n")
     if name != "vae":
         write_card(folder)

@@ -16,8 +16,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from nein.nano.scenes import BACKGROUNDS, CATEGORIES
-from research.nano.data import ALL_MIXTURES, clip_tokenizer, pair_pool, scene_pool, to_float
+from nein.nano import scenes
+from nein.nano.scenes import BACKGROUNDS, CATEGORIES, Scene, render, rng_for
+from nein.nano.sentences import captions
+from research.nano.data import ALL_MIXTURES, clip_tokenizer, pair_pool, patch_labels, scene_pool, to_float
 from research.nano.job import Job, sized, step_count
 
 TEXT_LENGTH = 32
@@ -360,3 +362,70 @@ def editor_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
     steps = step_count(recipe.steps, scale)
     warmup = min(100, steps // 4)
     return Job(name, modules, loss, deliver, steps, recipe.lr, batch, warmup, weight_decay=0.01, ema=0.998)
+
+
+def pictured(split: str, index: int) -> tuple[Scene, list[str]]:
+    """The `index`-th scene of the generator: up to two things of their usual look; and five captions."""
+    rng = rng_for(split, index, "pictured")
+    background, seed = rng.choice(tuple(BACKGROUNDS)), rng.randrange(200)
+    items: list[Any] = []
+    for category in rng.sample(CATEGORIES, rng.choice((0, 1, 1, 2, 2, 2))):
+        item = scenes.place(rng, category, items, usual=True)
+        items += [item] if item is not None else []
+    scene = Scene(background, seed, tuple(items))
+    return scene, captions(scene, rng)
+
+
+def generator_job(zoo: Path, device: torch.device, scale: float) -> Job:
+    """The UNet of a text-to-image pipeline: that of ip2p without its input for a source, on captions."""
+    from diffusers import AutoencoderKL, DDPMScheduler, UNet2DConditionModel
+    from transformers import CLIPTextModel, CLIPTokenizer
+
+    # -------------------------------------------------------------------------------------------------- model
+    start = zoo / "ip2p"
+    vae = AutoencoderKL.from_pretrained(start / "vae", torch_dtype=torch.float32).to(device).eval()
+    tokenizer = CLIPTokenizer.from_pretrained(start / "tokenizer")
+    text: Any = CLIPTextModel.from_pretrained(start / "text_encoder", dtype=torch.float32)
+    text = text.to(device).eval().requires_grad_(False)
+    edit: Any = UNet2DConditionModel.from_pretrained(start / "unet", torch_dtype=torch.float32)
+    unet: Any = UNet2DConditionModel(**unet_config() | {"in_channels": 4})
+    unet.load_state_dict(edit.state_dict() | {"conv_in.weight": edit.conv_in.weight[:, :4]})
+    # ------------------------------------------------------------------------------- data: latents and tokens
+    count, batch = max(64, int(5_000 * min(1.0, scale))), sized(20, scale, 4)
+    drawn = [pictured("train", index) for index in range(count)]
+    images = torch.stack([torch.tensor(render(scene)).permute(2, 0, 1) for scene, _ in drawn])
+    mean, std = _encode_pool(vae, images, device)  # N,4,16,16 float16
+    shown = torch.stack([torch.from_numpy(patch_labels(scene)) for scene, _ in drawn]) < len(CATEGORIES)
+    shown = (
+        shown.view(-1, 1, 8, 8).repeat_interleave(2, 2).repeat_interleave(2, 3).to(device)
+    )  # N,1,16,16 bool
+    ids = (
+        tokenise(tokenizer, [caption for _, five in drawn for caption in five]).view(count, 5, -1).to(device)
+    )
+    null = tokenise(tokenizer, [""]).to(device)  # 1,32
+    signal = DDPMScheduler(**NOISE).alphas_cumprod.to(device)  # 1000
+
+    # --------------------------------------------------------------------------------------------------- loss
+    def loss(step: int, generator: torch.Generator) -> tuple[torch.Tensor, dict[str, float]]:
+        pick = torch.randint(count, (batch,), generator=generator, device=device)
+        tokens = ids[pick, torch.randint(5, (batch,), generator=generator, device=device)]  # B,32
+        dropped = torch.rand(batch, 1, generator=generator, device=device) < 0.1
+        states = text(torch.where(dropped, null, tokens)).last_hidden_state  # B,32,128
+        draws = torch.randn(2, batch, 4, 16, 16, generator=generator, device=device)
+        latents, noise = mean[pick].float() + std[pick].float() * draws[0], draws[1]  # B,4,16,16 both
+        t = torch.randint(len(signal), (batch,), generator=generator, device=device)
+        a = signal[t].view(-1, 1, 1, 1)
+        predicted = unet(a.sqrt() * latents + (1 - a).sqrt() * noise, t, states).sample  # B,4,16,16
+        error = (predicted - a.sqrt() * noise + (1 - a).sqrt() * latents).square()
+        denoise = (error * (1 + 4 * shown[pick])).mean()  # things are small, and count five times
+        return denoise, {"denoise": denoise.detach()}
+
+    # --------------------------------------------------------------------------------------------- at the end
+    def deliver() -> dict[str, Any]:
+        save_half(unet, zoo / "sd" / "unet")
+        return {"scenes": count, "captions": 5 * count, "things": "up to two, of their usual look"}
+
+    steps = step_count(1_200, scale)
+    return Job(
+        "sd", {"unet": unet}, loss, deliver, steps, 1.5e-3, batch, min(60, steps // 4), 0.01, ema=0.998
+    )

@@ -87,7 +87,16 @@ def negbench_generate(root):
     return Case((*words, *more), (("--limit", "7"),), (("--wording", "paper"), "wording"), 15)
 
 
-CASES = (nein_eval, negbench_eval, negvqa, nein_generate, negbench_generate)
+def generators(root):
+    rows = "".join(f"{k},a cup and no dog {k},cup,dog;it runs.,a cup with a dog {k}\n" for k in range(5))
+    (root / "prompts.csv").write_text(f"id,prompt,wanted,forbidden,affirmed\n{rows}", encoding="utf-8")
+    words = ("generators", "--prompts", str(root / "prompts.csv"), "--generator", "tests.rehearsal:paint")
+    judges = ("--judge", "tests.rehearsal:varied", "--detector", "tests.rehearsal:score_025")
+    parts = (("--limit", "2"), ("--limit", "4"))
+    return Case((*words, *judges, "--batch-size", "4"), parts, (("--samples", "2"), "samples 1, not 2"), 20)
+
+
+CASES = (nein_eval, negbench_eval, negvqa, generators, nein_generate, negbench_generate)
 
 
 def line(case, out, *more):

@@ -6,6 +6,8 @@ LINES = {
     "--device cpu",
     "grid": "{w}/runs --out {w}/out/grid.png --number 2 --size 32",
     "rewriters": "--rewriter rule --limit 4 --out {w}/out/rewriters --device cpu",
+    "generators": "--generator tests.rehearsal:paint --limit 1 --judge none --out {w}/out/generators "
+    "--device cpu",
     "report": "{w}/runs --out {w}/out/report.html --formats md,csv,html --labels {w}/labels.csv",
     "compare": "{w}/runs --track all --metrics l1",
     "mend": "random --limit 2 --mend decompose --out {w}/out/mend --device cpu",

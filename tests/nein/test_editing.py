@@ -132,7 +132,7 @@ def test_a_folder_per_method_becomes_a_run_per_method(given, data, tmp_path):
             edited = run.image_path(run.edits[place.stem])
             assert (decode(edited) == decode(data / "nein_val" / f"{place.stem}.png")).all()
     missing = [row for row in edits_of(out / "HQ-Edit" / "negative") if row["image"] is None]
-    said = [f"there is no edited picture of {row['id']} in 'HQ Edit'" for row in missing]
+    said = [f"there is no image of {row['id']} in 'HQ Edit'" for row in missing]
     assert [row["error"] for row in missing] == said
     assert len(missing) == 2
 

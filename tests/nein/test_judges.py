@@ -202,7 +202,7 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
     for rate, expected in ((rates.sensitivity, 0.75), (rates.specificity, 0.9)):
         assert rate.low <= expected <= rate.high < 0.97  # found out
     [run] = of_runs.load([out])
-    assert calibration.fits(run)
+    assert calibration.fits(run.about)
     judged = frames.pick(estimates.make_estimates(run.every, {}), task="results", metric="removal_vqa")
     assert not judged["low"] <= share <= judged["high"]  # what the weakened judge says is wrong
     _, line = calibrations.correct_runs([run], [calibration])
@@ -270,7 +270,7 @@ def test_a_judge_with_one_answer_is_refused_and_flagged_and_a_foreign_calibratio
     assert "hardly tells present from absent" in by_metric["removal_vqa"]["refused"]
     assert by_metric["removal_ovd"]["refused"] == "this judge was not calibrated"
     other = calibrations.Calibration("vqa", {**found.manifest, "fingerprint": "another"}, found.rows)
-    assert not other.fits(loaded)
+    assert not other.fits(loaded.about)
     flag = "the judge VQA is not shown to notice a black picture or another picture or a question about"
     assert commands.exit_code("report", run, "-o", tmp_path / "page.html", "--formats", "html,md") == 0
     assert flag in (tmp_path / "page.html").read_text()

@@ -54,10 +54,10 @@ class Calibration:
         """The rows without a control."""
         return [row for row in self.rows if not row.get("control")]
 
-    def fits(self, run: RunDir) -> bool:
-        """Whether the run was scored by this judge with this option."""
+    def fits(self, about: Mapping[str, Any]) -> bool:
+        """Whether the run with this manifest was scored by this judge with this option."""
         option = _OPTIONS[self.kind]
-        models, config = run.about.get("models", {}), run.about.get("config", {})
+        models, config = about.get("models", {}), about.get("config", {})
         same = models.get(self.kind, {}).get("fingerprint") == self.manifest["fingerprint"]
         return same and config.get(option) == self.manifest[option]
 
@@ -121,7 +121,7 @@ def correct_runs(loaded: Sequence[RunDir], calibrations: Sequence[Calibration]) 
             if entry is None:
                 continue
             judge = next(
-                (item for item in calibrations if metric.endswith(item.kind) and item.fits(run)), None
+                (item for item in calibrations if metric.endswith(item.kind) and item.fits(run.about)), None
             )
             result = Corrected(None, None, None, "this judge was not calibrated")
             if judge is not None:

@@ -1,0 +1,432 @@
+"""Text-to-image models on prompts that deny something: is it in the image all the same?
+
+"A cat and no dog" makes an image, and so do its twins where it has them: "a cat and a dog", and one that does
+not mention the dog. Without that one the dog is looked for where another prompt does not name it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+
+from nein import statistics
+from nein.benchmarks.generators_config import GeneratorsConfig
+from nein.benchmarks.nein import calibrations
+from nein.benchmarks.nein.config import ReportConfig
+from nein.benchmarks.nein.runs import read_image
+from nein.benchmarks.runner import SCORES_CSV, Benchmark, Finished, Run, machine_identity, select_rows
+from nein.datasets import prompts as data
+from nein.datasets.nein import IMAGE_SUFFIXES, image_name
+from nein.datasets.prompts import AFFIRMED, DENIED, UNMENTIONED, Prompts, is_noun
+from nein.editors import EditRequest, text_to_image
+from nein.engine import atomic, images
+from nein.engine.folder import Blocks, Folder, sample_seed
+from nein.engine.stages import Model, Stage
+from nein.loading.errors import UserError
+from nein.loading.references import expand_user, is_served, parse_reference
+from nein.models import judges, references
+from nein.models.cached import Services
+from nein.models.editor_choice import ExternalEdits
+from nein.models.judges import OBJECT, QUESTION, JudgeOptions, Word
+from nein.reporting import cards
+from nein.reporting import figures as frames
+from nein.reporting.figures import Figure
+from nein.reporting.page import Page, Section
+from nein.reporting.scores import ScoreTable
+from nein.reporting.tables import COUNTS, Column, Row, Table, entry, p_value, widest
+from nein.statistics import calibration
+
+IMAGES, FORBIDDEN, WANTED = "images", "forbidden", "wanted"
+#: Of nouns the judge, of actions and attributes that only the VQA judge is asked about "sentence".
+METRICS = {
+    f"{role}_{kind}": f"{role}, {title}"
+    for kind, title in (*calibrations.KINDS.items(), ("sentence", "sentence by VQA"))
+    for role in (FORBIDDEN, WANTED)
+}
+HOW = JudgeOptions()
+CANVAS = np.full((text_to_image.SIDE, text_to_image.SIDE, 3), 255, np.uint8)  # (H, W, 3)
+
+
+# --- what is drawn, and what is asked about it ---------------------------------------------------------
+
+
+@dataclass
+class Question:
+    """Is a thing in an image? Answered, a line of vqa/000/000012.jsonl.
+
+    source, picture  Ids of the prompt that forbids or wants the thing, and of the image.
+    variant          The arm that it is asked for. metric: a key of `METRICS`; unanswered, a role.
+    value            1 where an image does as its prompt says, or a thing that is not mentioned is absent.
+    """
+
+    id: str
+    source: str
+    thing: str
+    metric: str
+    variant: str
+    picture: str = ""
+    value: float | None = None
+    reason: str | None = None  # why there is no value
+    again: bool = False  # worth another try
+
+    @property
+    def word(self) -> Word:
+        text = self.thing
+        if text.endswith("."):
+            text = f'Does the caption "{text[:-1]}" describe this image?'
+        return Word(text, None, OBJECT if is_noun(self.thing) else QUESTION)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image to be drawn. id: the file name of one that exists, without its ending; sample: twins share
+    it, and their seed."""
+
+    id: str
+    sample: str
+    text: str
+    questions: Sequence[Question]
+
+
+def pictures(prompts: Prompts, samples: int) -> list[list[Picture]]:
+    """Of every prompt `ID`, `ID-affirmed` and `ID-unmentioned`; of several samples `ID_0`, `ID_1`, ..."""
+    about: dict[tuple[int, str], list[Question]] = {}  # (index of a prompt, arm) -> questions about its image
+    for index, record in enumerate(prompts.records):
+        things = [(index, arm, thing, FORBIDDEN, arm) for arm in record.texts for thing in record.forbidden]
+        things += [(index, DENIED, thing, WANTED, DENIED) for thing in record.wanted]
+        for thing in filter(is_noun, () if UNMENTIONED in record.texts else record.forbidden):
+            if (other := prompts.elsewhere(index, thing)) is not None:
+                things.append((other, DENIED, thing, FORBIDDEN, UNMENTIONED))
+        for place, arm, thing, role, variant in things:
+            question = Question(f"{record.id}/{thing}", record.id, thing, role, variant)
+            about.setdefault((place, arm), []).append(question)
+    ends = [f"_{sample}" for sample in range(samples)] if samples > 1 else [""]
+    groups: list[list[Picture]] = [[] for _ in prompts.records]
+    for index, record in enumerate(prompts.records):
+        for end, (arm, text) in itertools.product(ends, record.texts.items()):
+            name, questions = record.id + f"-{arm}" * (arm != DENIED) + end, about.get((index, arm), ())
+            questions = [replace(question, id=question.id + end, picture=name) for question in questions]
+            groups[index].append(Picture(name, record.id + end, text, questions))
+    return groups
+
+
+def read_folder(folder: Path, drawn: Sequence[Picture]) -> ExternalEdits:
+    """The images of a folder, or of folders in it, named after pictures. Raises UserError."""
+    ids = {name: picture.id for picture in drawn for name in (f"{picture.id}_0", picture.id)}
+    files: dict[str, Path] = {}
+    for path in sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES):
+        name = ids.get(image_name(path.name))
+        if name is not None and files.setdefault(name, path) != path:
+            raise UserError(f"'{files[name]}' and '{path}' are of one prompt; remove one of them.")
+    if not files:
+        raise UserError(f"No image in '{folder}' is named after a prompt, as '{drawn[0].id}.png' would be.")
+    return ExternalEdits(folder.resolve().name, "", files)
+
+
+# --- stages --------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Drawing:
+    """A line of images/000/000012.jsonl. image: a file below the folder; error: why there is none."""
+
+    id: str
+    text: str
+    image: str | None = None
+    error: str = ""
+    again: bool = False  # worth another try
+
+
+class GeneratorsDir(Folder):
+    row_types: ClassVar = {IMAGES: Drawing, **dict.fromkeys(calibrations.KINDS, Question)}
+
+    def image(self, row: Drawing) -> Path | None:
+        return None if row.image is None else self.inside(self.path / row.image)
+
+
+@dataclass(kw_only=True)
+class Draw(Stage):
+    """Prompt -> image, by an editor of an empty canvas, or from those that exist."""
+
+    folder: GeneratorsDir
+    pictures: Sequence[Picture]
+    blocks: Blocks
+    model: Model
+    seed: int
+    folder_of_images: ExternalEdits | None
+    name, outputs, invalidates, cut = IMAGES, (IMAGES,), (*calibrations.KINDS,), True
+
+    def read(self, number: int) -> range:
+        return self.blocks.needed(number)
+
+    def work(self, model: Any, indices: range, missing: tuple[str, ...]) -> dict[str, list[Drawing]]:
+        requests = []
+        for picture in (self.pictures[index] for index in indices):
+            seed = sample_seed(self.seed, picture.sample)
+            requests.append(EditRequest(picture.id, CANVAS, picture.text, seed))
+        if self.folder_of_images is None:
+            results = model.edit(requests)
+        else:
+            results = [model.read(request.id)[0] for request in requests]
+        rows = []
+        for index, request, result in zip(indices, requests, results, strict=True):
+            row = Drawing(request.id, request.instruction, error=result.error or "", again=result.transient)
+            if result.image is not None:
+                row.image = f"pictures/{index // 1000:03d}/{index:06d}.png"
+                images.write_png(self.folder.path / row.image, result.image)
+            rows.append(row)
+        return {IMAGES: rows}
+
+    def is_valid(self, output: str, number: int, rows: list[Drawing]) -> bool:
+        """Nothing is worth another try, and no image has vanished."""
+        files = filter(None, map(self.folder.image, rows))
+        return not any(row.again for row in rows) and all(map(atomic.holds_something, files))
+
+    def ids(self, records: range) -> list[str]:
+        return [self.pictures[index].id for index in records]
+
+    def files(self, records: range) -> list[Path]:
+        paths = self.folder_of_images.files if self.folder_of_images else {}
+        return [paths[name] for name in self.ids(records) if name in paths]
+
+
+@dataclass(kw_only=True)
+class Judge(Stage):
+    """Image -> is each thing there? By one kind of judge; a detector is asked for nouns alone."""
+
+    folder: GeneratorsDir
+    pictures: Sequence[Picture]
+    drawn: Blocks
+    kind: str
+    model: Model
+    cut = True
+
+    def __post_init__(self) -> None:
+        self.name, self.outputs, self.blocks = self.kind, (self.kind,), self.drawn.units
+
+    def questions(self, picture: Picture) -> list[Question]:
+        return [item for item in picture.questions if self.kind == "vqa" or is_noun(item.thing)]
+
+    def read(self, number: int) -> list[tuple[Picture, np.ndarray | str]]:
+        """Every picture with its image (H, W, 3) uint8, or why there is none."""
+        needed = self.blocks.needed(number)
+        numbers = Blocks(self.drawn.count, self.drawn.size, needed).numbers
+        files = {row.id: self.folder.image(row) or row.error for row in self.folder.rows(IMAGES, numbers)}
+        pairs = [(self.pictures[index], files[self.pictures[index].id]) for index in needed]
+        return [(item, file if isinstance(file, str) else read_image(file, "drawn")) for item, file in pairs]
+
+    def work(self, model: Any, inputs: Any, missing: tuple[str, ...]) -> dict[str, list[Question]]:
+        usable = [(picture, image) for picture, image in inputs if not isinstance(image, str)]
+        words = [[question.word for question in self.questions(picture)] for picture, _ in usable]
+        arrays = [image for _, image in usable]  # (H, W, 3) uint8 each
+        replies = iter(judges.ask(self.kind, model, arrays, words, HOW) if usable else ())
+        rows = []
+        for picture, image in inputs:
+            questions, is_asked = self.questions(picture), not isinstance(image, str)
+            verdicts = next(replies) if is_asked else [judges.make_unanswered(image)] * len(questions)
+            for question, verdict in zip(questions, verdicts, strict=True):
+                is_there, error = verdict["verdict_fixed"], verdict["reply"].get("error")
+                row = replace(question, again=is_asked and error is not None)
+                row.metric += f"_{self.kind}" if is_noun(question.thing) else "_sentence"
+                if is_there is None:
+                    row.reason = error or f"{verdict['reply'].get('answer')!r} is neither yes nor no"
+                else:
+                    row.value = float(is_there == (question.metric == WANTED or question.variant == AFFIRMED))
+                rows.append(row)
+        return {self.kind: rows}
+
+    def is_valid(self, output: str, number: int, rows: list[Question]) -> bool:
+        """No answer is lacking."""
+        return not any(row.again for row in rows)
+
+    def state(self, records: range) -> list[list[str]]:
+        """What is asked, things of other prompts among it."""
+        groups = (self.questions(self.pictures[index]) for index in records)
+        return [[question.id for question in questions] for questions in groups]
+
+
+# --- estimates -----------------------------------------------------------------------------------------
+
+
+def excess(table: ScoreTable, metric: str) -> statistics.estimates.PairedTest | None:
+    """How much more often the thing is there where it is denied than where it is not mentioned."""
+    arms = [table.where(metric=metric, variant=arm) for arm in (UNMENTIONED, DENIED)]
+    return statistics.pairs_test(*arms[0].pair(arms[1]))
+
+
+def correct(run: Finished, judge: calibrations.Calibration) -> Iterator[Figure]:
+    """Shares and excess of nouns, as judged and by the judge's known errors (task "corrected")."""
+    table, rates = ScoreTable.read(run.folder.path / SCORES_CSV), judge.rates("fixed", role=OBJECT)
+    forbidden, wanted_things = (f"{role}_{judge.kind}" for role in (FORBIDDEN, WANTED))
+    pairs: list[tuple[Any, ...]] = []  # (metric, variant, unit, as judged, corrected)
+    for (metric, variant), rows in table.where(metric=(forbidden, wanted_things)).groups("metric", "variant"):
+        how: Any = "retention" if metric == wanted_things or variant == AFFIRMED else "removal"
+        if (judged := rows.estimate()) is not None:
+            pairs.append((metric, variant, "%", judged, calibration.correct(judged, rates, how)))
+    if (test := excess(table, forbidden)) is not None:
+        difference = calibration.correct_difference(test.difference, rates)
+        pairs.append((forbidden, "more often if denied", "points", test.difference, difference))
+    for metric, variant, unit, judged, corrected in pairs:
+        facts = {"task": "corrected", "model": run.name, "metric": metric, "variant": variant}
+        yield frames.figure(judged, unit=unit, statistic="judged", **facts)
+        ends = {name: getattr(corrected, name) for name in ("value", "low", "high", "refused")}
+        yield {**facts, **ends, "unit": unit, "statistic": "corrected"}
+
+
+# --- the page ------------------------------------------------------------------------------------------
+
+_EXCESS = {"task": "excess"}
+ROWS = (Row("model", "generator"), Row("metric", "thing", METRICS))
+RESULTS = Table(
+    "results",
+    "Images that do as their prompt says, %",
+    ROWS,
+    (
+        Column("denied: absent", {"task": "results", "variant": DENIED}),
+        Column("asked for: present", {"task": "results", "variant": AFFIRMED}),
+        Column("gap", {"task": "gap", "variant": "gap"}),
+        Column("not mentioned: absent", {"task": "results", "variant": UNMENTIONED}),
+        Column("more often if denied", _EXCESS),
+        Column("p", _EXCESS, p_value()),
+        *COUNTS,
+    ),
+    {"task": ("results", "gap", "excess")},
+    "Wanted things are looked for where another is denied. Not mentioned: the prompt's twin, or another "
+    "prompt that does not name the thing. Differences in points, clustered by prompt.",
+)
+CORRECTED = Table(
+    "corrected",
+    "Corrected for the judges' errors, of things named by a noun",
+    (*ROWS, Row("variant", "prompt")),
+    (
+        Column("as judged", {"statistic": "judged"}),
+        Column("corrected", {"statistic": "corrected"}),
+        Column("not corrected because", {"statistic": "corrected"}, entry("refused")),
+    ),
+    note="Rogan-Gladen: as if the judge erred on these images as often as on those of its calibration.",
+)
+
+
+def _notes(run: Finished) -> Iterator[str]:
+    facts = run.manifest["data"]
+    if facts["sentences"] or facts["left_out"]:
+        yield (
+            f"{facts['name']}: {facts['sentences']} denied actions and attributes are asked as sentences, of "
+            f"the VQA judge alone; {facts['left_out']} denials are left out: no single question decides them."
+        )
+    if run.manifest["preset"] == "nano":
+        yield "Preset nano: a miniature generator of drawn scenes, not comparable with published models."
+
+
+def _cards(finished: Sequence[Finished], metrics: Sequence[str]) -> Iterator[cards.Card]:
+    """The images of every run, in the order of the first, with the mean of their scores."""
+    drawings = [{row.id: row for row in select_rows(run.folder, IMAGES)} for run in finished]
+    means = []  # of every run: (id of an image, metric) -> 0 to 1
+    for run in finished:
+        table = ScoreTable.read(run.folder.path / SCORES_CSV, ["picture"]).scored.frame
+        means.append(table.groupby(["picture", "metric"], observed=True)["value"].mean().to_dict())
+    for name in cards.choose_ids([*drawings[0]], 200):
+        replies = []
+        for run, rows in zip(finished, drawings, strict=True):
+            row = rows.get(name, Drawing(name, "", error="not drawn"))
+            file = run.folder.image(row)
+            replies.append(cards.CardReply(cards.read_thumbnail(file, 192) if file else {"none": row.error}))
+        values = [[of_run.get((name, metric)) for metric in metrics] for of_run in means]
+        yield cards.Card(name, drawings[0][name].text, values=values, said=replies)
+
+
+# --- the benchmark -------------------------------------------------------------------------------------
+
+
+class Generators(Benchmark):
+    name, title, config, folder = "generators", "Generators", GeneratorsConfig, GeneratorsDir
+    gap, report_config = (AFFIRMED, DENIED), ReportConfig
+    sections = (Section("results", "Generators", (RESULTS, CORRECTED)),)
+
+    def runs(self, config: GeneratorsConfig, device: str) -> list[Run]:
+        prompts, _ = data.load(config.prompts), calibrations.load(config.calibration, explicit=True)
+        groups = pictures(prompts, config.samples)
+        every = [picture for group in groups for picture in group]
+        services = Services.create(config, config.out_dir / "cache" / "answers.sqlite")
+        machine: dict[str, Any] = {"device": device, "dtype": config.dtype}
+        same = {"prompts": prompts.facts["sha256"], "seed": config.seed, "samples": config.samples}
+        same |= machine_identity(config, device)
+        models = {}  # kind of judge -> its model
+        for kind, judge in config.judges.items():
+            judges.check(judge)
+            load = functools.partial(judges.load, kind, judge, services=services, **machine)
+            models[kind] = Model.one(f"{kind} {judge}", load, references.place(judge), kind)
+            same[kind] = references.identity(judge)
+        runs = []
+        for text in config.generator:
+            label, reference = references.split_label(text)
+            folder_of_images, served = None, is_served(reference)
+            singly = served or parse_reference(reference).is_code
+            identity, files = {"generator": "images that exist"}, dict(config.judges)
+            if expand_user(reference).is_dir():
+                load = functools.partial(read_folder, expand_user(reference), every)
+                folder_of_images = load()
+                label = label or folder_of_images.name
+            else:
+                text_to_image.model_of(reference)
+                options = {**(services.options if served else {}), **config.generator_options}
+                options |= {} if singly else {**machine, "batch_size": config.batch_size}
+                load = functools.partial(text_to_image.get_generator, reference, **options)
+                name = parse_reference(reference).without_address
+                identity = {"generator": name, **config.generator_options}
+                files["generator"] = reference.removeprefix("diffusers:")
+            model = Model.one(text, load, "remote" if singly else "device", "generator", int(not served))
+            selection = range(sum(map(len, groups[: config.limit])))
+            blocks = Blocks(len(every), 1 if singly else config.batch_size, selection, config.batch_size)
+            folder = GeneratorsDir(config.out_dir / (label or references.slug(reference.replace(":", "-"))))
+            of_run: dict[str, Any] = {"folder": folder, "pictures": every}
+            draw: dict[str, Any] = {"seed": config.seed, "folder_of_images": folder_of_images}
+            stages: list[Stage] = [Draw(blocks=blocks, model=model, **draw, **of_run)]
+            stages += [Judge(drawn=blocks, kind=kind, model=models[kind], **of_run) for kind in models]
+            facts = {"data": prompts.facts, "config": dataclasses.asdict(HOW)}
+            identity |= {**same, **references.contents(files)}
+            runs.append(Run(folder, label or reference, identity, stages, facts))
+        return runs
+
+    def scores(self, run: Run) -> ScoreTable:
+        draw, *stages = run.stages
+        ids = {draw.pictures[index].id for index in draw.blocks.indices}  # type: ignore[attr-defined]
+        rows = (row for stage in stages for row in run.folder.rows(stage.name, stage.blocks.numbers))
+        return ScoreTable.from_rows((row for row in rows if row.picture in ids), ["picture"])
+
+    def estimates(self, table: ScoreTable, folder: Any) -> pd.DataFrame:
+        rows = []
+        for metric in METRICS:
+            if (test := excess(table, metric)) is not None:
+                facts: Figure = {"task": "excess", "metric": metric, "p": test.p, "p_least": test.least}
+                rows.append(frames.figure(test.difference, unit="points", **facts))
+        return frames.concat([super().estimates(table, folder), frames.frame(rows)])
+
+    def page(self, finished: Sequence[Finished], options: Any) -> Page:
+        calibrated = calibrations.load(options.calibration, explicit=True)
+        pairs = itertools.product(finished, calibrated)
+        rows = [row for run, judge in pairs if judge.fits(run.manifest) for row in correct(run, judge)]
+        gaps = self.gaps(finished)
+        gaps = frames.select(gaps, measure=frames.values(gaps, "measure")[:1])
+        words = {"quantity": "what is obeyed", "change": "a thing is denied, not asked for"}
+        findings = [*filter(None, [widest(gaps, **words, models="generators")])]
+        parts = []
+        if isinstance(options, ReportConfig):  # an evaluation writes no page
+            metrics = frames.values(finished[0].figures, "metric", [*METRICS])
+            measures = [cards.Measure(metric, METRICS[metric]) for metric in metrics]
+            members = [cards.Member(run.name) for run in finished]
+            samples = cards.Samples(members, measures, words=("prompts", "Generator", "Obeyed"))
+            parts = [cards.browser(samples, functools.partial(_cards, finished, metrics), title="Images")]
+        notes = [*dict.fromkeys(note for run in finished for note in _notes(run))]
+        return Page(self.title, "", notes, findings, parts, figures=[frames.frame(rows)])
+
+
+GENERATORS = Generators()

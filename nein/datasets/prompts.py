@@ -1,0 +1,166 @@
+"""Prompts that deny something, for text-to-image models: what must not be in the image, and what must.
+
+nano          drawn: "A cat and no dog on a beach.", with both twins
+FILE.csv      columns prompt, wanted, forbidden (things, separated by ";"); where there are any, id and twins:
+              affirmed (asks for what is forbidden) and unmentioned (does not name it)
+UniGenBench   its CSV in English; its test points say what is denied: github.com/CodeGoat24/UniGenBench, data
+SpaceVLM      its two lists as JSON: github.com/sepehrkr/SpaceVLM, T2I
+
+A thing is a noun phrase ("dog"), a sentence ("the tail is fluffy."), or a question ("Is the dog running?"):
+an action or an attribute is asked as what it would be if it were affirmed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from nein.engine import atomic
+from nein.loading.digests import Json, json_digest
+from nein.loading.errors import UserError
+from nein.loading.references import expand_user
+from nein.nano import scenes
+from nein.nano.sentences import PLACES
+from nein.wording import denials
+from nein.wording.families import find_named, indefinite
+
+#: The prompt that denies, the one that asks for the same thing, and one that does not mention it.
+ARMS = DENIED, AFFIRMED, UNMENTIONED = ("denied", "affirmed", "unmentioned")
+COLUMNS = ("prompt", "wanted", "forbidden")
+DRAWN = ("{w} and no {x} {place}.", "{w} {place}, without {a_x}.", "There is {w} {place}. There is no {x}.")
+DRAWN_PROMPTS = 120
+#: UniGenBench's test point of denials, and those that no question about the image alone decides.
+NEGATION, UNASKED = "Grammar - Negation", ("Logical Reasoning", "Text Generation")
+_NOT = re.compile(r"\s*\b(?:not|never)\b|n't\b", re.IGNORECASE)
+_DENYING = re.compile(r"\b(?:no|not|never|none|neither|nor|without)\b|n't\b|\brather than\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """texts: arm -> prompt, `DENIED` among them; forbidden, wanted: things; left_out: denials that no single
+    question can be asked about."""
+
+    id: str
+    texts: Mapping[str, str]
+    forbidden: tuple[str, ...]
+    wanted: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Prompts:
+    records: Sequence[Prompt]
+    name: str
+
+    @property
+    def facts(self) -> Json:
+        """For a manifest."""
+        records = self.records
+        sentences = sum(not is_noun(thing) for record in records for thing in record.forbidden)
+        counts = {"sentences": sentences, "left_out": sum(len(record.left_out) for record in records)}
+        digest = json_digest({"prompts": [*map(asdict, records)]})
+        return {"name": self.name, "sha256": digest, "prompts": len(records), **counts}
+
+    def elsewhere(self, index: int, thing: str) -> int | None:
+        """The next prompt, around the end, that does not name a noun; None without any."""
+        for other in (*range(index + 1, len(self.records)), *range(index)):
+            record = self.records[other]
+            if not find_named([record.texts[DENIED], *record.forbidden, *record.wanted], [thing]):
+                return other
+        return None
+
+
+def is_noun(thing: str) -> bool:
+    """Whether its presence is asked, and a detector can look for it."""
+    return not thing.endswith((".", "?"))
+
+
+def load(source: str) -> Prompts:
+    """Raises UserError for data that are not there or cannot be read, with the line."""
+    if source == "nano":
+        return Prompts([*map(draw, range(DRAWN_PROMPTS))], source)
+    path = expand_user(source)
+    if path.suffix not in (".csv", ".json"):
+        raise UserError(f"'{source}' is no list of prompts; give nano, a .csv file, or SpaceVLM's .json.")
+    header = "" if path.suffix == ".json" else next(iter(atomic.read_text_lines(path)), "")
+    if "prompt_zh" in header:
+        raise UserError(f"'{path}' is in Chinese, and denials are read in English; give the English file.")
+    read = _spacevlm if path.suffix == ".json" else _unigenbench if "sub_dims" in header else _table
+    records: dict[str, Prompt] = {}
+    for line, record in read(path):
+        if not all(text.strip() for text in record.texts.values()):
+            raise UserError(f"'{path}', line {line}: the prompt is empty; write one, or remove the line.")
+        if not record.forbidden and not record.left_out:
+            raise UserError(f"'{path}', line {line}: 'forbidden' is empty; name what the prompt denies.")
+        if record.id in records:
+            raise UserError(f"'{path}', line {line}: the id '{record.id}' stands above, too; change one.")
+        records[record.id] = record
+    if not records:
+        raise UserError(f"'{path}' has no prompt that denies something.")
+    return Prompts([*records.values()], path.name)
+
+
+def _table(path: Path) -> Iterator[tuple[int, Prompt]]:
+    for number, (line, row) in enumerate(atomic.read_csv(path, COLUMNS)):
+        texts = {DENIED: row["prompt"], **{arm: row[arm] for arm in ARMS if row.get(arm)}}
+        things = [tuple(filter(None, map(str.strip, row[name].split(";")))) for name in COLUMNS[1:]]
+        yield line, Prompt(row.get("id") or str(number), texts, things[1], things[0])
+
+
+def _spacevlm(path: Path) -> Iterator[tuple[int, Prompt]]:
+    """The list of single denials has questions, the one of several has nouns, too."""
+    for number, row in enumerate(atomic.read_json(path, list[dict[str, Any]]), start=1):
+        try:
+            text, forbidden = row.get("Prompt"), [row["Question2"]]
+            texts = {DENIED: text}
+            if text is None:
+                texts = {DENIED: row["full_prompt"], UNMENTIONED: row["affirmative_prompt"]}
+                forbidden = row["negative_prompts"]
+            yield number, Prompt(str(row.get("id", number)), texts, (*forbidden,), (row["Question1"],))
+        except KeyError as error:
+            raise UserError(
+                f"'{path}', entry {number} has no {error}; expected a list of SpaceVLM."
+            ) from None
+
+
+def _unigenbench(path: Path) -> Iterator[tuple[int, Prompt]]:
+    """The prompts with a denial. Their other test points are wanted, as sentences."""
+    kinds = atomic.record({"Testpoints": list[str], "Testpoint Description": list[str]})
+    for line, row in atomic.read_csv(path, ("index",)):
+        columns = {name.partition("_")[0]: name for name in row}  # prompt_en, sub_dims_en; or without "_en"
+        entry = atomic.parse(row[columns["sub"]].encode(), kinds, f"'{path}', line {line}")
+        points = [*zip(entry["Testpoints"], entry["Testpoint Description"], strict=False)]
+        denied = {phrase: read_denial(phrase) for point, phrase in points if point == NEGATION}
+        others = [phrase for point, phrase in points if point not in (NEGATION, *UNASKED)]
+        sentences = dict.fromkeys(
+            f"{text.strip().rstrip('.')}." for text in others if not _DENYING.search(text)
+        )
+        left_out = tuple(phrase for phrase, things in denied.items() if not things)
+        forbidden = dict.fromkeys(thing for things in denied.values() for thing in things)
+        texts = {DENIED: row[columns["prompt"]]}
+        if denied:
+            yield line, Prompt(row["index"], texts, (*forbidden,), (*sentences,), left_out)
+
+
+def read_denial(phrase: str) -> tuple[str, ...]:
+    """Nouns by the denial rule; of an action or attribute the affirmed sentence; () of several such."""
+    plain = re.sub(r"n't have\b| not have\b", " lack", phrase)
+    if not _NOT.search(plain) and "neither" not in plain.lower():
+        return denials.read([phrase])[0].absent
+    is_single = len(_DENYING.findall(plain)) == 1 and plain == phrase
+    return (f"{_NOT.sub('', phrase).strip().rstrip('.')}.",) if is_single else ()
+
+
+def draw(index: int) -> Prompt:
+    """A prompt of the miniature world with both twins: one thing is wanted, another is denied."""
+    rng = scenes.rng_for("val", index, "prompts")
+    first, denied = rng.sample(scenes.CATEGORIES, 2)
+    place = rng.choice(PLACES[rng.choice(tuple(scenes.BACKGROUNDS))][1])
+    named = {"w": indefinite(first), "x": denied, "a_x": indefinite(denied), "place": place}
+    texts = {DENIED: rng.choice(DRAWN), AFFIRMED: "{w} and {a_x} {place}.", UNMENTIONED: "{w} {place}."}
+    filled = {arm: text.format(**named) for arm, text in texts.items()}
+    filled = {arm: text[0].upper() + text[1:] for arm, text in filled.items()}
+    return Prompt(f"{index:04d}", filled, (denied,), (first,))
