@@ -22,7 +22,7 @@ from nein.reporting.tables import Column, Row, Table
 from nein.statistics import Estimate
 from nein.statistics.estimates import p_value
 
-SIGNIFICANT = 0.05
+SIGNIFICANT = 0.05  # level of a test
 _DIFFERENCE = {"statistic": "difference"}
 NOTE = (
     "Means and differences over the samples scored in both runs; intervals and tests are clustered by source "
@@ -85,6 +85,7 @@ def choose_pairs(names: Sequence[str], baseline: str | None) -> list[tuple[str, 
     base = [name for name in names if baseline in (name, name.rpartition("/")[0])]
     if not base:
         raise unknown("baseline", baseline, sorted({*names, *(n.rpartition("/")[0] or n for n in names)}))
+    # Several runs of the baseline's editor: each is compared with the others of its track.
     tracks = {name: name.rpartition("/")[2] if len(base) > 1 else "" for name in names}
     others = [name for name in names if name not in base]
     return [(name, against) for against in base for name in others if tracks[name] == tracks[against]]
@@ -163,7 +164,7 @@ def _compare_corpus(first: Figure, second: Figure) -> Iterator[Figure]:
 def correct_p(rows: list[Figure], family: str) -> list[Figure]:
     """Adds p after Holm and the size of the family to every difference. family: "metric" (the differences of
     a metric; its gaps are a family of their own) or "all"."""
-    families: dict[Any, list[Figure]] = {}
+    families: dict[Any, list[Figure]] = {}  # key of a family -> its differences
     for row in (row for row in rows if row["statistic"] == "difference"):
         key = (row["metric"], row.get("variant") == "gap") if family == "metric" else None
         families.setdefault(key, []).append(row)

@@ -48,7 +48,7 @@ def report(options: ReportConfig) -> str:
     """`nein report`: the page of the complete runs of a benchmark; for several benchmarks, a page of their
     gaps with links to the page of each."""
     atomic.make_folder(options.out.parent)
-    by_benchmark: dict[str, list[Path]] = {}
+    by_benchmark: dict[str, list[Path]] = {}  # name -> run folders
     for folder in runs_at(options.runs):
         by_benchmark.setdefault(registry.get_of_run(folder).name, []).append(folder)
     page, links, complete = options.out.with_suffix(".html"), [], list[Path]()

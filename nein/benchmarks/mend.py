@@ -104,7 +104,7 @@ def estimate_costs(model: str, arm: str, folders: Sequence[Folder]) -> Iterator[
     if not is_served(reference):
         return
     address, name = editors.split_address(reference)
-    usage: dict[str, Any] = {}
+    usage: dict[str, Any] = {}  # requests and tokens over all runs
     for key, record in (item for folder in folders for item in folder.manifest()["usage"].items()):
         usage = edits.add_usage(usage, record) if key.startswith(("editor-", "model-")) else usage
     price = price_of(name, {key: n for key, n in usage.items() if isinstance(n, int)}, address)

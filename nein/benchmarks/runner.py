@@ -38,7 +38,7 @@ from nein.reporting.page import Page, Section
 from nein.reporting.scores import ScoreTable
 from nein.reporting.tables import Table
 
-FIGURES_CSV, SCORES_CSV = "figures.csv", "scores.csv"
+FIGURES_CSV, SCORES_CSV = "figures.csv", "scores.csv"  # estimates, and values per sample, of a run
 #: Formats that every evaluation writes; `nein report` makes the page.
 EVALUATION = ("md", "csv", "plots")
 END = "end"  # in a manifest: the seal of the command that finished everything, and what it printed
@@ -424,7 +424,7 @@ def name_folders(names_and_models: Iterable[tuple[str, str]]) -> dict[str, str]:
 def find_version_changes(finished: Sequence[Finished]) -> Iterator[str]:
     """A sentence for every served model whose version changed during a run."""
     for run in finished:
-        versions: dict[str, Counter[str]] = {}
+        versions: dict[str, Counter[str]] = {}  # kind of model -> version -> answers
         for name, usage in run.manifest["usage"].items():
             versions.setdefault(name.partition("-")[0], Counter()).update(usage.get("versions", {}))
         for kind, counts in versions.items():
@@ -444,7 +444,7 @@ def order_steps(runs: Sequence[Run]) -> list[Step]:
     order."""
     queues = [[Step(run.folder, stage, run.name) for stage in run.stages] for run in runs]
     order: list[Step] = []
-    name = ""
+    name = ""  # of the model in memory
     while waiting := [steps for steps in queues if steps]:
         names = [steps[0].stage.model.name if steps[0].stage.model else "" for steps in waiting]
         at_hand = [steps for steps, needed in zip(waiting, names, strict=True) if needed in (name, "")]

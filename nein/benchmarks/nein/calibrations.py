@@ -65,6 +65,7 @@ class Calibration:
         """Error rates under a protocol. role: only present words that are an "object" or of a "caption";
         image_set: only images of this set."""
         rows = [row for row in self.plain if image_set in (None, row["set"])]
+        # All absent words count, whatever their role.
         rows = [row for row in rows if role is None or not row["present"] or row["role"] == role]
         columns = ("present", f"verdict_{protocol}", "cluster", "score")
         return calibration.rates(*([row[name] for row in rows] for name in columns))
@@ -106,7 +107,9 @@ def judge_rows(loaded: Sequence[RunDir], calibrations: Sequence[Calibration]) ->
             score, present, cluster = (
                 [row[name] for row in scored_rows] for name in ("score", "present", "cluster")
             )
-            bins, error = calibration.reliability(score, present, cluster)
+            bins, error = calibration.reliability(
+                score, present, cluster
+            )  # (mean score, share present) per bin
             labels = {"task": "reliability", "metric": "present", "judge": title}
             labels["group"] = f"{title}: calibration error {error:.3f}"
             yield from (figure(share, unit="%", score=repr(mean), **labels) for mean, share in bins)
@@ -152,6 +155,7 @@ def measure_agreement(loaded: Sequence[RunDir]) -> Iterator[Figure]:
         if not clusters:
             continue
         first, second = (run.values(metric) for metric in REMOVALS)
+        # Chance-corrected; clustered by source image.
         kappa = calibration.cohen_kappa(first, second, run.sources)
         alpha = calibration.krippendorff_alpha([first, second], run.sources)
         labels: Figure = {"task": "agreement", "metric": "removal", "model": run.name, "variant": run.track}

@@ -48,7 +48,7 @@ from nein.reporting.scores import ScoreTable
 from nein.statistics import Estimate, two_way
 from nein.wording.families import CELLS, DEPTH, LABELS, OTHERS
 
-BELOW = " below a denial"
+BELOW = " below a denial"  # ends of group names
 FAMILY_NOTE = " (object must stay: Removal ↓)"
 ALL_FAMILIES, ALL_FOUR, ALL = "all families", "all four", "all"
 
@@ -61,7 +61,7 @@ def make_estimates(
     every: ScoreTable, corpus: Mapping[str, CorpusRow], track: str = "negative"
 ) -> pd.DataFrame:
     """Every estimate of one run. corpus: the metrics of the whole set of images (corpus.json)."""
-    table, frame = drop_stays(every), every.frame
+    table, frame = drop_stays(every), every.frame  # without and with objects that must stay
     rows: list[Figure] = []
     for metric in METRICS:
         of_metric = table.where(metric=metric)
@@ -118,7 +118,7 @@ def _describe_corpus(metric: str, entry: CorpusRow) -> Iterator[Figure]:
         return
     from nein.metrics import fid
 
-    needed = fid.LIMIT_IMAGES * entry.columns
+    needed = fid.LIMIT_IMAGES * entry.columns  # source images for a stable extrapolation
     if entry.clusters < needed:
         reason = f"needs {needed} source images, {fid.LIMIT_IMAGES} for each of {entry.columns} columns"
         yield {**labels, "task": "limit", "value": None, "refused": f"{reason}; {entry.clusters} here"}
@@ -156,7 +156,7 @@ def estimate_minimal_pairs(scores: ScoreTable, metric: str) -> Iterator[Figure]:
     # image 0 has it, image 1 does not.
     before, after = (sides[side][[*CELLS]].to_numpy().reshape(-1, 2, 2) for side in ("before", "after"))
     change, obeyed = after - before, after == np.array([[1.0, 1.0], [0.0, 0.0]])
-    clusters = complete.drop_duplicates("pair").set_index("pair")["source"].loc[scored].tolist()
+    clusters = complete.drop_duplicates("pair").set_index("pair")["source"].loc[scored].tolist()  # (pairs,)
     labels: Figure = {"task": "minimal_pairs", "metric": metric, "unscored": len(pairs) - len(scored)}
 
     def share(values: np.ndarray, statistic: str, **group: Any) -> Figure:
@@ -337,12 +337,12 @@ def compute_corpus_metric(metric: str, run: RunDir) -> CorpusRow:
         "features": [about for about, _ in blocks],
         "reasons": reasons,
     }
-    seal = json_digest(ingredients)[:16]
+    seal = json_digest(ingredients)[:16]  # 64 bits
     earlier = run.corpus().get(metric)
     if earlier is not None and earlier.seal == seal:
         return earlier
     features = _join_features(run, blocks)
-    n = len(features.edited) if features else 0
+    n = len(features.edited) if features else 0  # scored samples
     target_rows = features.once if features and is_paper else list(range(n))
     entry = CorpusRow(n=n, n_unscored=len(run.edits) - n, n_target=len(target_rows), seal=seal)
     entry.reasons = dict(Counter(reasons).most_common(5))

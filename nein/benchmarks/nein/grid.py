@@ -80,7 +80,7 @@ def choose(dataset: Dataset, loaded: Sequence[RunDir], options: GridConfig) -> l
     if options.select == "random":
         return sorted(ranked[: options.number], key=edited.index)
     metric = options.metric or "removal_vqa"
-    values = pd.DataFrame([run.values(metric, every=True) for run in loaded], dtype=float)
+    values = pd.DataFrame([run.values(metric, every=True) for run in loaded], dtype=float)  # (runs, samples)
     means = values.mean().dropna()
     if means.empty:
         raise UserError(

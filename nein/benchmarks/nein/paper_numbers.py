@@ -39,7 +39,7 @@ ROW_OF = {
 }  # fmt: skip
 
 
-SAMPLES = 24182
+SAMPLES = 24182  # of the validation set, the denominator of Table 3
 
 
 def paper_estimates(source: str, run: Mapping[str, Any] | None) -> Iterator[PaperEstimate]:

@@ -76,7 +76,7 @@ def _retention(kind: str, detail: Mapping[str, Any], quirks: Collection[str]) ->
         raise NoEvidence(f"retention_{kind} was scored with evidence: own")
     else:
         objects = detail["objects"]
-    before, after = detail["before"], detail["after"]
+    before, after = detail["before"], detail["after"]  # object -> answer, or score of its best box
     if kind == "ovd":
         objects = list(dict.fromkeys(objects))
     elif any(isinstance(before[name], Mapping) for name in objects):  # the judge failed on one

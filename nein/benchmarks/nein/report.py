@@ -37,7 +37,7 @@ HOW = (
     "Percentages except FID and LPIPS. ± and [ ]: 95 % interval, clustered by source image. "
     "↑ higher is better, ↓ lower is better."
 )
-FID_SMALL = 5000
+FID_SMALL = 5000  # images below which a note warns of its bias
 #: Source images below which the interval of a mean without a range covers less than it says: the study of
 #: docs/explanation/statistics.md.
 FEW = 30
@@ -290,7 +290,7 @@ def make_cards(
     pictures = cards.read_thumbnails(
         (_list_image_sources(loaded, records.get(name), name) for name in names), side
     )
-    values = [[run.values(metric) for metric in metrics] for run in loaded]
+    values = [[run.values(metric) for metric in metrics] for run in loaded]  # [run][metric]: sample -> value
     # A card shows the instruction of the first run that has the sample, preferably a negative one.
     told_by = sorted(loaded, key=lambda run: run.track != "negative")
     none: Thumbnail = {"none": "no pictures in this report"}

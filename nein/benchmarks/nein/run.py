@@ -142,7 +142,7 @@ class NeIn(Benchmark):
             notes += filter(None, (choice.kinship(config.models.vqa) for choice in choices))
         blocks = Blocks(len(dataset.samples), config.batch_size, dataset.select(config.limit, config.samples))
         answers = _read_log(config, choices) if judged != metrics else None
-        place = "device" if stages.model_kinds(judged) else "host"
+        place = "device" if stages.model_kinds(judged) else "host"  # metrics of pixels need no accelerator
         load_scorer = functools.partial(Scorer, config, device)
         scorer = Model("scoring", load_scorer, Scorer.describe, place, Scorer.usage)
         outputs = {scores_of(name): stages.score_identity(name, config, device) for name in judged}
@@ -159,7 +159,7 @@ class NeIn(Benchmark):
             external = choice.external
             name = f"{choice.asked}/{external.track}" if external else choice.asked
             editor = Model.one(name, made_by, choice.place, "editor", choice.requests or 0)
-            singly = choice.requests is not None
+            singly = choice.requests is not None  # edits are made one by one: a sample per block
             edited = dataclasses.replace(blocks, size=1, unit=blocks.size) if singly else blocks
             identity_of_editor = choice.identity()
             if choice.asks_the_run:
@@ -191,6 +191,7 @@ class NeIn(Benchmark):
                 identity |= machine_identity(config, device)
                 facts = {"editor": choice.slug, "track": track, "config": dataclasses.asdict(config)}
                 facts |= {"data": dataset.facts(blocks), "selected": {EDIT: edited.selection}}
+                # Edits alone are a part of a run, unless it has been scored before.
                 partial = not metrics and not run.list_complete_metrics(edited)
                 runs.append(Run(run, run.label, identity, steps, facts, outputs, partial, notes))
         return runs

@@ -31,7 +31,7 @@ from nein.models.references import slug
 from nein.reporting.scores import ScoreTable
 from nein.wording.families import CELLS, DEPTH, NEGATIVE_TEMPLATES, OTHERS
 
-EDIT, SCORES, CORPUS = "edit", "scores", "corpus.json"
+EDIT, SCORES, CORPUS = "edit", "scores", "corpus.json"  # outputs, and the file of FID
 _TEXTS = ("annotations", "split", "records_sha256", "kind")
 _CONFIG = dict.fromkeys(("preset", "protocol", "align", "article"), NotRequired[str])
 _DATA = dict.fromkeys(_TEXTS, NotRequired[str])
@@ -40,7 +40,7 @@ MANIFEST = {
     "data": NotRequired[atomic.record({**_DATA, "columns": NotRequired[Row | None]})],
 }
 
-NOT_EDITED, DECLINED = "not edited: ", "refused: "
+NOT_EDITED, DECLINED = "not edited: ", "refused: "  # starts of the reason of an unscored sample
 
 
 @dataclass
@@ -109,7 +109,7 @@ def scores_of(metric: str) -> str:
     return f"{SCORES}/{metric}"
 
 
-REMOVALS = {"removal_vqa": "VQA", "removal_ovd": "OVD"}
+REMOVALS = {"removal_vqa": "VQA", "removal_ovd": "OVD"}  # metric -> its judge
 REMOVAL = (*REMOVALS, "auc_removal")
 #: Cells of minimal pairs for which Removal is not defined.
 _NO_REMOVAL = frozenset(label for label, cell in CELLS.items() if cell != CELLS["denied, there"])
@@ -137,7 +137,7 @@ class RunDir(Folder):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         parents = path.parents if len(path.parts) > 2 else path.absolute().parents
-        self.out, self.name = parents[1], parents[0].name
+        self.out, self.name = parents[1], parents[0].name  # OUT/<editor>/<track>
         self.editor, self.track = self.name, path.name or path.absolute().name
         self._block: tuple[int, list[ScoreRow]] = (-1, [])  # (number, rows) of the last block of `replies`
 

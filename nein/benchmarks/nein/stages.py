@@ -69,8 +69,8 @@ class Edit(Stage):
 
     run: RunDir
     dataset: Dataset
-    blocks: Blocks
-    model: Model
+    blocks: Blocks  # of samples
+    model: Model  # the editor
     choice: EditorChoice
     config: EvalConfig
 
@@ -87,7 +87,7 @@ class Edit(Stage):
         readable = [(sample, image) for sample, image in members if not isinstance(image, str)]
         results = iter(self._results(editor, readable))
         rows: list[EditRow] = []
-        images_made: list[tuple[Path, np.ndarray]] = []
+        images_made: list[tuple[Path, np.ndarray]] = []  # (H, W, 3) uint8 each
         for index, (sample, image) in zip(self.blocks.needed(number), members, strict=True):
             row = EditRow(sample.id, sample.source_id, sample.object, sample.instruction(track))
             row.template = sample.template if track == "negative" else None
@@ -100,7 +100,7 @@ class Edit(Stage):
             result, row.orientation = next(results)
             row.sample_sha256, row.note = pixel_digest(image), result.note
             row.rewritten = result.rewritten
-            row.seed = row.seed if getattr(editor, "seeded", True) else None
+            row.seed = row.seed if getattr(editor, "seeded", True) else None  # None: it takes no seed
             if result.image is None:
                 row.error = result.error or "the editor gave no image and no reason"
                 row.refused, row.again = result.refused, result.transient and not result.refused
@@ -149,7 +149,7 @@ class Scorer:
     """The models and caches of all metrics of a command, shared by threads; models load on first use."""
 
     def __init__(self, config: EvalConfig, device: str) -> None:
-        self.loaded: dict[str, Any] = {}
+        self.loaded: dict[str, Any] = {}  # kind -> encoder, judge or network
         self._config, self._device, self._loading = config, device, threading.Lock()
         self._services: Services | None = None  # of metrics with a model
 
@@ -199,9 +199,9 @@ class Score(Stage):
 
     run: RunDir
     dataset: Dataset
-    edited: Blocks
-    metrics: Sequence[str]
-    model: Model
+    edited: Blocks  # of the stage edit
+    metrics: Sequence[str]  # in the order of the table
+    model: Model  # a `Scorer`
     config: EvalConfig
     answers: Mapping[str, str] | None = None  # of a log, by `question_key`; they say removal_vqa
 
@@ -321,7 +321,7 @@ def _write_features(
 ) -> None:
     """Writes one file per block: (n, D) float32 features of edits and of targets, for samples with both."""
     rows = [(item, s.features) for item, s in zip(items, scores, strict=True) if s.features is not None]
-    width = rows[0][1][0].shape[0] if rows else 0
+    width = rows[0][1][0].shape[0] if rows else 0  # D
     tensors = {
         name: np.asarray([features[side] for _, features in rows], np.float32).reshape(len(rows), width)
         for side, name in enumerate(("edited", "target"))
