@@ -106,5 +106,5 @@ def test_where_no_difference_could_be_significant_a_sentence_says_so(tmp_path):
             tmp_path / "runs", data, editor, "negative", few, {"removal_vqa": lambda i, v=value: v}
         )
     text = compare(CompareConfig.parse([str(tmp_path / "runs"), "--format", "md"]))
-    assert "With 4 source images no p of a share can be below 0.12" in text
+    assert "With 4 source images, p of a share cannot be below 0.12" in text
     assert "never below 0.12 here" in text
