@@ -49,6 +49,6 @@ class GeneratorsConfig(Preset, Limit, Seed, RuntimeOptions, Output):
 
         generators = [split_label(generator)[1] for generator in self.generator]
         models = [model_of(generator) for generator in generators if not expand_user(generator).is_dir()]
-        of_generators = [Need.of(model) for model in models if model is not None]
+        of_generators = [Need.parse(model) for model in models if model is not None]
         of_judges = [need for kind, judge in self.judges.items() for need in model_needs(kind, judge)]
         return [*filter(None, of_generators), *of_judges]

@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from nein.benchmarks import generators
+from nein.benchmarks.generators_config import GeneratorsConfig
 from nein.datasets import prompts
 from nein.datasets.prompts import AFFIRMED, DENIED, UNMENTIONED, Prompt, Prompts
 from nein.editors import EditRequest, text_to_image
@@ -331,6 +332,11 @@ def test_the_embedded_pipeline_draws_offline_and_batches_change_no_pixel_much(tm
     [alone] = draw.edit(requests[1:2])
     assert np.abs(alone.image.astype(int) - together[1]).max() <= 2
     assert (together[0] != together[1]).any()
+
+
+def test_what_is_fetched_is_what_is_loaded():
+    config = GeneratorsConfig(generator=["a=diffusers:o/a", "openai:m"], judge="o/j", detector="none")
+    assert {need.reference for need in config.needs()} == {"o/a", "o/j"}
 
 
 @pytest.mark.parametrize("name", TEXT_TO_IMAGE)
