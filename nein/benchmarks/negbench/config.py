@@ -88,14 +88,14 @@ class EvalConfig(Evaluation, Seed, Blind):
                 "--answers-from has letters of --protocol fixed, which shuffles options; give that one."
             )
         if not (self.model or self.vlm or self.match or self.answers_from):
-            raise UserError("No model was named; say --model NAME, --vlm REFERENCE or --match REFERENCE.")
+            raise UserError("No model was named; pass --model NAME, --vlm REFERENCE or --match REFERENCE.")
         if self.preset == "paper" and self.data == NANO:
             raise UserError(
                 "The paper preset needs published data: --data FOLDER (with the released files) and "
                 "--image-root NAME=FOLDER for the pictures."
             )
         if self.data.partition(":")[0] != NANO and (self.scenes is not None or self.split != "val"):
-            raise UserError("--scenes and --split are about --data nano; leave them out.")
+            raise UserError("--scenes and --split are for --data nano only; omit them.")
 
 
 @dataclass(kw_only=True)
@@ -124,7 +124,7 @@ class AnalyseConfig(OnDevice, Threads):
     def check(self) -> None:
         self.pairs()
         if not self.model:
-            raise UserError("No model was named; say --model NAME, or sentence:FOLDER_OR_ID.")
+            raise UserError("No model was named; pass --model NAME, or sentence:FOLDER_OR_ID.")
 
 
 @dataclass(kw_only=True)

@@ -110,7 +110,7 @@ class EvalConfig(Evaluation, Seed, Sampler):
     def check(self) -> None:
         self.metrics = metrics_of(self.metrics)
         if not self.editor:
-            raise UserError("No editor was named; say --editor NAME, a comma list, or all.")
+            raise UserError("No editor was named; pass --editor NAME, a comma list, or all.")
         if not self.stages:
             raise UserError(f"No stage was named; --stages takes some of {', '.join(STAGES)}.")
         if "score" in self.stages and not self.metrics:

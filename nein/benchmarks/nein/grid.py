@@ -62,7 +62,7 @@ def read_runs(paths: Sequence[Path], tracks: Sequence[str] = ()) -> list[RunDir]
         raise UserError(f"No run here has the track {', '.join(tracks)}; see --tracks.")
     for run in loaded:
         if "annotations" not in run.about.get("data", {}):
-            raise UserError(f"'{run.path}' does not say where the data are; it is no run of nein eval.")
+            raise UserError(f"'{run.path}' is not a run of nein eval; its manifest names no data.")
     return runs.order_runs(loaded)
 
 
