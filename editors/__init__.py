@@ -112,6 +112,8 @@ def origins(
     if options.get("config") and (on_hub or expand_user(reference).is_file()):
         needs.append(Need.parse(options["config"], files=TEXTS))
     needs += [Need.parse(options[option]) for option, layout in row.layouts.items() if layout]
+    if row.rewriter and options.get("rewriter"):
+        needs.append(Need.parse(row.rewriter))
     if options.get("lora"):
         folder, file = split_lora(options["lora"])
         needs.append(Need.parse(folder, files=(file,)))

@@ -33,6 +33,7 @@ class EditorPreset:
     revision: str | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
     layouts: Mapping[str, str | None] = field(default_factory=dict)
+    rewriter: str | None = None
     dtype: str = "float32"
     note: str = ""
     sources: Mapping[str, str] = field(default_factory=dict)
