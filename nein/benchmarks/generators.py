@@ -391,6 +391,10 @@ class Generators(Benchmark):
             draw: dict[str, Any] = {"seed": config.seed, "folder_of_images": folder_of_images}
             stages: list[Stage] = [Draw(blocks=blocks, model=model, **draw, **of_run)]
             stages += [Judge(drawn=blocks, kind=kind, model=models[kind], **of_run) for kind in models]
+            for stage, server in zip(stages, (reference, *config.judges.values()), strict=True):
+                # About how many requests an image takes: itself, or its questions.
+                asks = 1 if stage is stages[0] else round(sum(len(p.questions) for p in every) / len(every))
+                stage.asks = {server: max(1, asks)} if is_served(server) else {}
             facts = {"data": prompts.facts, "config": dataclasses.asdict(HOW)}
             identity |= {**same, **references.contents(files)}
             runs.append(Run(folder, label or reference, identity, stages, facts))

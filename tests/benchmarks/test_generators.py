@@ -302,7 +302,7 @@ def test_wrong_words_are_a_sentence(line, words, said, capsys):
     assert said in capsys.readouterr().err
 
 
-def test_a_served_model_gets_prompt_size_and_seed_and_what_it_made_is_kept(line, server, tmp_path):
+def test_a_served_model_gets_prompt_size_and_seed_and_what_it_made_is_kept(line, server, tmp_path, capsys):
     buffer = io.BytesIO()
     Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(buffer, format="PNG")
     content = {"data": [{"b64_json": base64.b64encode(buffer.getvalue()).decode()}]}
@@ -311,6 +311,8 @@ def test_a_served_model_gets_prompt_size_and_seed_and_what_it_made_is_kept(line,
     server.rule = lambda body, count: (500, {}, {}) if count == 3 else (200, content, {})
     sending = ["--endpoint.retries", "0", "--endpoint.concurrency", "1", "--generator-options.size", "64x64"]
     words = [*line[:2], f"openai:{server.url}#paint-1", *line[3:], *sending, "--limit", "2"]
+    assert exit_code(*words, "--dry-run") == 0
+    assert "# paint-1: about 6 requests" in capsys.readouterr().out
     assert exit_code(*words) == 0
     assert {path for path in server.paths if "images" in path} == {"/v1/images/generations"}
     record = prompts.load("nano").records[0]
