@@ -403,7 +403,8 @@ def generator_job(zoo: Path, device: torch.device, scale: float) -> Job:
         tokenise(tokenizer, [caption for _, five in drawn for caption in five]).view(count, 5, -1).to(device)
     )
     null = tokenise(tokenizer, [""]).to(device)  # 1,32
-    signal = DDPMScheduler(**NOISE).alphas_cumprod.to(device)  # 1000
+    noise_schedule: Any = DDPMScheduler(**NOISE)
+    signal = noise_schedule.alphas_cumprod.to(device)  # 1000
 
     # --------------------------------------------------------------------------------------------------- loss
     def loss(step: int, generator: torch.Generator) -> tuple[torch.Tensor, dict[str, float]]:
