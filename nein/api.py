@@ -333,10 +333,10 @@ class EditingResult(Result):
         from PIL import Image
 
         from nein.benchmarks.nein.config import GridConfig
-        from nein.benchmarks.nein.grid import grid
+        from nein.benchmarks.nein.grid import draw_grid
 
         file = Path(options.pop("out", self.out / "grid.png"))
-        grid(GridConfig(runs=self.runs, number=number, out=file, **options))
+        draw_grid(GridConfig(runs=self.runs, number=number, out=file, **options))
         with Image.open(file) as image:
             return image.convert("RGB")
 

@@ -38,7 +38,7 @@ COMMANDS: dict[str, Command] = {
         shared=True, announces="nein.benchmarks.progress:lines"),
     "grid": Command(
         "draw samples and their edits in one image",
-        "nein.benchmarks.nein.config:GridConfig", "nein.benchmarks.nein.grid:grid"),
+        "nein.benchmarks.nein.config:GridConfig", "nein.benchmarks.nein.grid:draw_grid"),
     "report": Command(
         "write a page, tables and plots of finished runs",
         "nein.benchmarks.nein.config:ReportConfig", "nein.benchmarks.finished:report"),

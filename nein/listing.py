@@ -1,5 +1,5 @@
 """`nein list KIND`: editors, metrics, models and data, with origin, license, and whether they are on this
-machine. Rows come from the tables that load them; loads nothing and uses no network."""
+machine. Reads the tables of presets; loads no model and uses no network."""
 
 from __future__ import annotations
 
@@ -12,24 +12,23 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nein.benchmarks import registry
-from nein.config import options
-from nein.config.options import Options, argument, names
+from nein.config.options import Options, argument, names, read
 from nein.loading.references import TEXTS, Need, find_cached_folder
 
 HEAD = ("name", "what", "from", "license", "here")
-WIDTH = 60  # of a column
+ORIGIN_WIDTH = 60  # characters
 #: Judges of edits: (name, description, origin).
 REWARDS = (
     ("editscore:FOLDER", "two questions (arXiv:2509.23909)", "EditScore/EditScore-7B and others"),
     ("editscore:MODEL", "the same to any image-text model", "a folder, hub id or openai:URL#MODEL"),
     ("pairwise:MODEL", "which of two edits obeys, both orders", "any model of nein negvqa --model"),
 )
-#: Further commands whose presets name models -> their options.
+#: Commands beside the benchmarks whose presets name models -> class of their options.
 GENERATE = {
     "nein generate": "nein.generate.config:BuildConfig",
     "nein negbench generate": "nein.generate.config:NegbenchConfig",
 }
-SHIPPED, OURS = "ships with nein", "Apache-2.0"
+SHIPPED, OUR_LICENSE = "ships with nein", "Apache-2.0"
 
 
 @dataclass(kw_only=True)
@@ -41,12 +40,12 @@ class ListConfig(Options):
 
 @dataclass(frozen=True)
 class Entry:
-    """A row.
+    """A row of the table.
 
-    name     As a user types it.
-    origin   A repository, "ships with nein", or how to get it.
-    needs    Its downloads.
-    obstacle  Why it is not here, if `needs` do not decide that.
+    name      As a user types it.
+    origin    A repository, "ships with nein", or how to get it.
+    needs     Its downloads: it is here when all of them are.
+    obstacle  Why it is not here, whatever its downloads: "by hand".
     """
 
     name: str
@@ -58,7 +57,8 @@ class Entry:
 
     def row(self) -> tuple[str, ...]:
         availability = self.obstacle or ("yes" if all(map(is_here, self.needs)) else "no")
-        origin = self.origin if len(self.origin) <= WIDTH else f"{self.origin[: WIDTH - 3]}..."
+        long = len(self.origin) > ORIGIN_WIDTH
+        origin = f"{self.origin[: ORIGIN_WIDTH - 3]}..." if long else self.origin
         return (self.name, self.about, origin, self.license, availability)
 
 
@@ -78,32 +78,35 @@ def _editors() -> Iterator[Entry]:
     from nein import editors
     from nein.editors.presets import DEFAULT_ROWS
 
-    rows = editors.PRESETS.values()
-    for row in rows:
-        first = DEFAULT_ROWS[row.editor, row.preset] == row.name
-        about = f"--editor {row.editor if first else row.name} --preset {row.preset}"
+    presets = editors.PRESETS.values()
+    for row in presets:
+        is_default = DEFAULT_ROWS[row.editor, row.preset] == row.name
+        about = f"--editor {row.editor if is_default else row.name} --preset {row.preset}"
         if row.checkpoint is None:
             yield Entry(row.name, about, row.obtain.partition(":")[0], "see there", obstacle="by hand")
             continue
         needs = () if row.checkpoint.startswith("nano:") else tuple(editors.origins(row.name, None))
-        named = (str(row.values.get(layout)) for layout in row.layouts)
-        file = next((name for name in named if name.endswith((".pth", ".ckpt", ".safetensors"))), "")
+        files = (str(row.values.get(layout)) for layout in row.layouts)  # its further models
+        file = next((name for name in files if name.endswith((".pth", ".ckpt", ".safetensors"))), "")
         obstacle = f"no {file}" if needs and file and not Path(file).exists() else ""
         yield _make_entry(row.name, about, needs, obstacle)
-    listed = {name for row in rows for name in (row.name, row.editor)}
+    preset_names = {name for row in presets for name in (row.name, row.editor)}
     for name in editors.available():
-        if name not in listed:
-            plugin = editors.plugins().get(name)
-            origin = SHIPPED if plugin is None else f"plug-in {plugin.value}"
-            yield Entry(name, "no model" if plugin is None else "", origin, OURS if plugin is None else "")
+        if name in preset_names:
+            continue
+        if (plugin := editors.plugins().get(name)) is None:
+            yield Entry(name, "no model", SHIPPED, OUR_LICENSE)
+        else:
+            yield Entry(name, "", f"plug-in {plugin.value}", "")
 
 
 def _metrics() -> Iterator[Entry]:
     from nein import metrics
 
     for row in metrics.METRICS.values():
-        asks = f"asks {', '.join(row.models)}" if row.models else "pixels"
-        yield Entry(row.name, f"{row.title}, {row.better} is better; {asks}", row.source or SHIPPED, OURS)
+        basis = f"asks {', '.join(row.models)}" if row.models else "pixels"
+        about = f"{row.title}, {row.better} is better; {basis}"
+        yield Entry(row.name, about, row.source or SHIPPED, OUR_LICENSE)
 
 
 def _judges() -> Iterator[Entry]:
@@ -127,7 +130,7 @@ def _models() -> Iterator[Entry]:
 
     for name in zoo.available():
         yield _make_entry(f"nano:{name}", "embedded", ())
-    yield from (row for row in _list_presets((*metrics.ENCODERS, "choices")) if row.needs)
+    yield from (entry for entry in _list_presets((*metrics.ENCODERS, "choices")) if entry.needs)
     for row in MODELS.values():
         about = "two towers (negbench)"
         if row.reference is None:
@@ -144,13 +147,13 @@ def _data() -> Iterator[Entry]:
     from nein.nano.scope import DATA
 
     for world in WORLDS.values():
-        yield Entry(world.name, f"drawn scenes, wording {world.wording}", "drawn on first use", OURS)
-    yield Entry(DATA, "drawn scenes, negation in scope: edits", "drawn on first use", OURS)
+        yield Entry(world.name, f"drawn scenes, wording {world.wording}", "drawn on first use", OUR_LICENSE)
+    yield Entry(DATA, "drawn scenes, negation in scope: edits", "drawn on first use", OUR_LICENSE)
     for about, name in PUBLISHED.items():
         yield _make_entry(f"hub:{name}", about, tuple(data_needs(f"hub:{name}")))
     for row in ROWS.values():
-        rows = {task: f" ({count:,})" for task, count in row.sizes.items()}
-        tasks = ", ".join(dict.fromkeys(part.task + rows.get(part.task, "") for part in row.parts))
+        sizes = {task: f" ({count:,})" for task, count in row.sizes.items()}
+        tasks = ", ".join(dict.fromkeys(part.task + sizes.get(part.task, "") for part in row.parts))
         origin = row.images if row.suite == NEGBENCH else row.files_at
         about = f"{row.suite}, {row.title}: {tasks}"
         obstacle = "" if origin.startswith("drawn") else "by hand"
@@ -160,7 +163,7 @@ def _data() -> Iterator[Entry]:
 def _benchmarks() -> Iterator[Entry]:
     for name in registry.names():
         benchmark = registry.get(name)
-        for preset, config in _presets(benchmark.config):
+        for preset, config in _read_presets(benchmark.config):
             needs = tuple(dict.fromkeys(config.needs()))
             origin = ", ".join(dict.fromkeys(need.reference for need in needs)) or SHIPPED
             yield Entry(f"{benchmark.typed} --preset {preset}", benchmark.title, origin, "", needs)
@@ -189,56 +192,57 @@ NOTES = {
 
 
 def _make_entry(name: str, about: str, needs: tuple[Need, ...], obstacle: str = "") -> Entry:
-    """The row of a download; without needs, of a part of nein."""
+    """The row of a download; without needs, the row of a part of nein."""
     if not needs:
-        return Entry(name, about, SHIPPED, OURS)
-    licenses = dict.fromkeys(_license(need) for need in needs if need.files != TEXTS)
+        return Entry(name, about, SHIPPED, OUR_LICENSE)
+    licenses = dict.fromkeys(_read_license(need) for need in needs if need.files != TEXTS)
     return Entry(name, about, str(needs[0]), "; ".join(licenses), needs, obstacle)
 
 
-def _license(need: Need) -> str:
+def _read_license(need: Need) -> str:
+    """The license in the card of a download in the cache."""
     from huggingface_hub import metadata_load
 
     folder = find_cached_folder(need.reference, need.revision, need.kind)
-    card = None if folder is None else folder / "README.md"
-    facts = metadata_load(card) if card is not None and card.is_file() else None
+    facts = metadata_load(folder / "README.md") if folder and (folder / "README.md").is_file() else None
     return str((facts or {}).get("license") or "see its card")
 
 
-def _presets(kind: Any) -> Iterator[tuple[str, Any]]:
-    for preset in kind.preset_names:
-        yield preset, options.read(kind, [f"--preset={preset}"], to_fetch=True)[0]
+def _read_presets(config_class: Any) -> Iterator[tuple[str, Any]]:
+    """(preset, options) of a command, for every preset."""
+    for preset in config_class.preset_names:
+        yield preset, read(config_class, [f"--preset={preset}"], to_fetch=True)[0]
 
 
 def _list_presets(kinds: Iterable[str]) -> Iterator[Entry]:
-    """The models of these kinds in presets, each once, without the rows of NegBench; multiple choice is the
-    kind "choices"."""
+    """The models of these kinds in the presets of all commands, each once, except the rows of NegBench. Kind
+    "choices": a model that answers multiple choice."""
     from nein.benchmarks.negbench.data import MODELS
     from nein.models.needs import model_needs
 
-    commands_of: dict[tuple[str, str], list[str]] = {}
+    users_of: dict[tuple[str, str], list[str]] = {}  # (reference, kind) -> "COMMAND PRESET"
     commands = {benchmark.typed: benchmark.config for benchmark in map(registry.get, registry.names())}
-    commands |= {command: pkgutil.resolve_name(place) for command, place in GENERATE.items()}
+    commands |= {command: pkgutil.resolve_name(name) for command, name in GENERATE.items()}
+    option_names = {"vqa": "judge", "ovd": "detector", "choices": "model"}  # kind -> option without `models`
     for command, config_class in commands.items():
-        for preset, config in _presets(config_class):
-            options = {"vqa": "judge", "ovd": "detector", "choices": "model"}
-            models = {kind: getattr(config, option, None) for kind, option in options.items()}
+        for preset, config in _read_presets(config_class):
+            models = {kind: getattr(config, option, None) for kind, option in option_names.items()}
             models |= vars(config.models) if hasattr(config, "models") else {}
             for kind in kinds:
                 for reference in names(models.get(kind) or []):
                     if reference not in MODELS:
-                        commands_of.setdefault((reference, kind), []).append(f"{command} {preset}")
-    for (reference, kind), users in commands_of.items():
+                        users_of.setdefault((reference, kind), []).append(f"{command} {preset}")
+    for (reference, kind), users in users_of.items():
         yield _make_entry(reference, f"{kind} of {', '.join(users)}", tuple(model_needs(kind, reference)))
 
 
 def is_here(need: Need) -> bool:
-    """Whether a need is on this machine, complete and with weights."""
-    if need.kind == "url":
+    """Whether a download is on this machine, complete and with weights."""
+    if need.kind == "url":  # a file in torch's cache
         home = os.environ.get("TORCH_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "torch")
         return Path(home, "hub", "checkpoints", need.reference.rpartition("/")[2]).expanduser().is_file()
     if (folder := find_cached_folder(need.reference, need.revision, need.kind)) is None:
         return False
-    weights = need.kind == "dataset" or need.files == TEXTS
-    weights = weights or any(path.suffix in (".safetensors", ".bin") for path in folder.rglob("*"))
-    return weights and not any(folder.parents[1].glob("blobs/*.incomplete"))
+    has_weights = need.kind == "dataset" or need.files == TEXTS  # neither needs any
+    has_weights = has_weights or any(path.suffix in (".safetensors", ".bin") for path in folder.rglob("*"))
+    return has_weights and not any(folder.parents[1].glob("blobs/*.incomplete"))

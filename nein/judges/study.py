@@ -3,7 +3,7 @@
 OUT/rater-<n>.html    the page of one rater
 OUT/study.json        which edit every item is: not for raters
 OUT/labels.csv        with --labels: rater, editor, track, sample and answers, for nein report --labels
-OUT/table.md, .csv    with --labels: what they say
+OUT/table.md, .csv    with --labels: agreement of raters, and judges against the labels
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pandas as pd
 
 from nein.benchmarks.nein import calibrations, runs, sections
 from nein.benchmarks.nein.runs import RunDir
-from nein.datasets import nein as loading
+from nein.datasets.nein import reload
 from nein.engine import atomic, images
 from nein.judges.config import StudyConfig, read_config
 from nein.loading.errors import UserError
@@ -29,7 +29,7 @@ from nein.reporting import cards, labels
 from nein.reporting import figures as frames
 from nein.reporting.page import Page, Section, headline, write
 
-SIDE, QUALITY = 640, 90  # an image's longer side in pixels, and its JPEG's quality: artifacts are looked for
+SIDE, QUALITY = 640, 90  # longer side in pixels and JPEG quality: high, since raters look for artifacts
 PLAN, LABELS = "study.json", "labels.csv"
 HOW = (
     "One item at a time: the picture before, and what an editor made of it. Judge what you see; "
@@ -49,7 +49,12 @@ class StudyItem:
 
 @dataclass
 class StudyPlan:
-    """`PLAN`. drawn: the options that decided the items; sheets: names of the pages; items: by their name."""
+    """The content of `PLAN`.
+
+    drawn   Seed, items, shared, gold and raters of the command: the options that decide the items.
+    sheets  The names of the pages, which labels repeat.
+    items   Key on the pages -> item.
+    """
 
     drawn: list[int]
     sheets: list[str]
@@ -57,37 +62,41 @@ class StudyPlan:
 
 
 def run(options: StudyConfig) -> str:
-    """Writes the pages; with --labels, what the labels say. Raises UserError."""
+    """Writes the pages, or with --labels the tables; returns the text to print. Raises UserError."""
     loaded = [results for results in runs.load([options.run]) if results.track != "add"]
     if not loaded:
         raise UserError(
             f"'{options.run}' has no complete run on the track negative or remove; run nein eval first."
         )
     out = options.out or options.run / "study"
-    return _analyse(loaded, out, options.labels) if options.labels else _write(loaded, out, options)
+    return (
+        _write_tables(loaded, out, options.labels) if options.labels else _write_pages(loaded, out, options)
+    )
 
 
-def _write(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> str:
-    dataset = loading.reload(loaded[0].about["data"], options.data, options.split)
+def _write_pages(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> str:
+    dataset = reload(loaded[0].about["data"], options.data, options.split)
     resolution = read_config(options.run)[1].align_resolution
     samples = {sample.id: sample for sample in dataset.samples if not sample.stays}
-    entries: dict[str, labels.Item] = {}
+    entries: dict[str, labels.Item] = {}  # key -> item as a page shows it
     plan = StudyPlan([options.seed, options.items, options.shared, options.gold, options.raters], [], {})
     for item, run in [*_draw_edits(loaded, [*samples], options), *_draw_gold(loaded, [*samples], options)]:
-        sample, label = samples[item.id], [run.label] if run else []
+        sample = samples[item.id]
         before = images.decode(sample.sample_path)
         if run:
             after = images.decode(run.image_path(run.edits[item.id]))
         else:  # the target, without the object, or the unedited image
             after = images.decode(sample.source_path) if item.gold == "gone" else before
-            if after.shape != before.shape:  # it is cropped as NeIn's samples were
+            if after.shape != before.shape:  # crop the target as NeIn's samples were cropped
                 after = stretch(r64(after, resolution), (before.shape[1], before.shape[0]))
-        facts = "/".join(map(str, [options.seed, item.id, item.gold, *label]))
-        key = hashlib.sha256(facts.encode()).hexdigest()[:10]
+        facts = "/".join([str(options.seed), item.id, item.gold, *([run.label] if run else [])])
+        key = hashlib.sha256(facts.encode()).hexdigest()[:10]  # tells a rater nothing
         plan.items[key] = item
-        views = {"before": before, "after": after}
-        pictures = [(name, cards.make_thumbnail(view, SIDE, QUALITY)) for name, view in views.items()]
-        entries[key] = labels.Item(key, f"To be removed: {sample.object}", pictures)
+        views = [("before", before), ("after", after)]
+        thumbnails = [(name, cards.make_thumbnail(view, SIDE, QUALITY)) for name, view in views]
+        entries[key] = labels.Item(key, f"To be removed: {sample.object}", thumbnails)
+
+    # --- refuse no edits, and another study ---
     gold = [key for key, item in plan.items.items() if item.gold]  # known truth, on every page
     edits = [key for key in entries if key not in gold]
     if not edits:
@@ -96,28 +105,30 @@ def _write(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> str:
         old = atomic.read_json(out / PLAN, StudyPlan)
         if (old.drawn, old.items) != (plan.drawn, plan.items):
             raise UserError(f"'{out}' has another study, whose labels would be lost; pass another --out.")
-    shared, unshared = edits[: options.shared], edits[options.shared :]  # by all raters, by one
+    shared, unshared = edits[: options.shared], edits[options.shared :]  # labelled by every rater; by one
+
+    # --- pages, a shuffle per rater ---
     for rater in range(options.raters):
         order = [*gold, *shared, *unshared[rater :: options.raters]]
         random.Random(f"{options.seed}/order/{rater}").shuffle(order)
-        page, items = out / f"rater-{rater + 1}.html", [entries[item] for item in order]
-        sheet = labels.write_page(page, "Which objects are gone?", HOW, calibrations.QUESTIONS, items)
-        plan.sheets.append(sheet)
+        page, items = out / f"rater-{rater + 1}.html", [entries[key] for key in order]
+        title = "Which objects are gone?"
+        plan.sheets.append(labels.write_page(page, title, HOW, calibrations.QUESTIONS, items))
     atomic.write_json(out / PLAN, asdict(plan))
     option = f" --out {out}" if options.out else ""
     return (
         f"{len(edits)} items, {len(shared)} of them for every rater, and {len(gold)} of known truth.\n"
-        f"Pages: {out}/rater-1.html to rater-{options.raters}.html. Keep {out / PLAN} from the raters.\n"
+        f"Pages: {out}/rater-1.html to rater-{options.raters}.html. Do not show {out / PLAN} to the raters.\n"
         f"Then: nein study {options.run}{option} --labels FILE.csv,FILE.csv\n"
     )
 
 
-Drawn = tuple[StudyItem, RunDir | None]
+Drawn = tuple[StudyItem, RunDir | None]  # an edit and its run; None for an item of known truth
 
 
 def _draw_edits(loaded: Sequence[RunDir], samples: Sequence[str], options: StudyConfig) -> list[Drawn]:
-    """Edits at random, as many of every run."""
-    columns: list[list[Drawn]] = []
+    """Random edits, equally many of every run."""
+    columns: list[list[Drawn]] = []  # a list per run
     for run in loaded:
         edits = [run.edits[name] for name in samples if name in run.edits]
         names = [edit.id for edit in edits if edit.image and not runs.label_edit(edit, run.track)["stays"]]
@@ -128,27 +139,33 @@ def _draw_edits(loaded: Sequence[RunDir], samples: Sequence[str], options: Study
 
 
 def _draw_gold(loaded: Sequence[RunDir], samples: Sequence[str], options: StudyConfig) -> list[Drawn]:
-    """Items of known truth: the object is gone in every other one."""
+    """Items of known truth, "gone" and "there" in turn."""
     names = [name for name in samples if any(name in run.edits for run in loaded)]
     random.Random(f"{options.seed}/gold").shuffle(names)
     truths = itertools.cycle(("gone", "there"))
     return [(StudyItem(name, "", "", next(truths)), None) for name in names[: options.gold]]
 
 
-def _analyse(loaded: Sequence[RunDir], out: Path, files: Sequence[Path]) -> str:
+def _write_tables(loaded: Sequence[RunDir], out: Path, files: Sequence[Path]) -> str:
     if not (out / PLAN).is_file():
-        raise UserError(f"'{out}' has no study; run nein study RUN, or pass its folder as --out.")
+        raise UserError(f"'{out}' has no study; run nein study RUN, or pass the study's folder as --out.")
     plan = atomic.read_json(out / PLAN, StudyPlan)
     rows = labels.read(files, calibrations.QUESTIONS, plan.sheets)
-    for row in rows:
+    for row in rows:  # free text, which a spreadsheet would run
         row |= {name: frames.escape_formula(row[name]) for name in ("rater", "note")}
     gold = {name: item.gold for name, item in plan.items.items() if item.gold}
-    counted = [(row, plan.items[row["item"]]) for row in rows if row["item"] not in gold]
-    resolved = [row | {"id": item.id, "editor": item.editor, "track": item.track} for row, item in counted]
-    figures = [*labels.raters(rows, calibrations.QUESTIONS, gold), *calibrations.use_labels(loaded, resolved)]
-    frame, people = frames.frame(figures, benchmark="nein"), [labels.RATERS, *sections.label_tables()]
+    edit_labels = []
+    for row in rows:
+        if row["item"] not in gold:
+            item = plan.items[row["item"]]
+            edit_labels.append(row | {"id": item.id, "editor": item.editor, "track": item.track})
+    estimates = [
+        *labels.raters(rows, calibrations.QUESTIONS, gold),
+        *calibrations.use_labels(loaded, edit_labels),
+    ]
+    frame, people = frames.frame(estimates, benchmark="nein"), [labels.RATERS, *sections.label_tables()]
     write(out, frame, Page("What people say", sections=[Section("people", "People", people)]), ["md", "csv"])
-    text = pd.DataFrame(resolved).drop(columns=["sheet", "items"]).to_csv(index=False, lineterminator="\n")
+    text = pd.DataFrame(edit_labels).drop(columns=["sheet", "items"]).to_csv(index=False, lineterminator="\n")
     atomic.write_text(out / LABELS, text)
-    last = f"Everything: {out}/table.md; labels for nein report --labels: {out / LABELS}"
+    last = f"All tables: {out}/table.md. Labels for nein report --labels: {out / LABELS}"
     return headline(frame, people, last=[last])

@@ -50,7 +50,7 @@ def options(**given):
 
 
 def draw(*words):
-    return grid.grid(GridConfig.parse([str(word) for word in words]))
+    return grid.draw_grid(GridConfig.parse([str(word) for word in words]))
 
 
 def where(whole, part):
@@ -76,13 +76,13 @@ def test_tracks_are_columns_and_their_instructions_head_the_row(make_run, datase
     run, sample = make_run(track="negative"), dataset.samples[0]
     found = grid.read_runs([run.out])
     assert [records.track for records in found] == ["negative", "remove"]
-    row = grid.build_row(sample, grid.columns(found), options())
+    row = grid.build_row(sample, grid.list_columns(found), options())
     assert row.title == f"negative: {sample.negative}\nremove: {sample.instruction('remove')}"
     assert len(row.cells) == 4
-    assert [column.caption for column in grid.columns(found)[1:-1]] == ["ip2p\nnegative", "ip2p\nremove"]
+    assert [column.caption for column in grid.list_columns(found)[1:-1]] == ["ip2p\nnegative", "ip2p\nremove"]
     only = grid.read_runs([run.out], ["remove"])
-    assert grid.build_row(sample, grid.columns(only), options()).title == sample.instruction("remove")
-    assert grid.columns(only)[1].caption == "ip2p"
+    assert grid.build_row(sample, grid.list_columns(only), options()).title == sample.instruction("remove")
+    assert grid.list_columns(only)[1].caption == "ip2p"
 
 
 def test_verdicts_are_read_from_the_scores(make_run, dataset):
@@ -90,7 +90,7 @@ def test_verdicts_are_read_from_the_scores(make_run, dataset):
         "removal_vqa": [1.0, 0.0, None, *[1.0] * 5], "removal_ovd": [0.0, 1.0, 1.0, *[1.0] * 5],
         "clip_i": [0.8125, 0.5, None, *[0.1] * 5],
     })  # fmt: skip
-    columns = grid.columns(grid.read_runs([run.out]))
+    columns = grid.list_columns(grid.read_runs([run.out]))
     one, two, three = (
         grid.build_row(s, columns, options(metric="clip_i")).cells[1].badges for s in dataset.samples[:3]
     )
@@ -105,7 +105,7 @@ def test_failed_missing_and_unreadable_pictures_are_labelled_cells(make_run, dat
     run.block_path(EDIT, 3).unlink()
     run.image_path([*run.edits.values()][1]).unlink()
     samples[1].sample_path.write_bytes(samples[1].sample_path.read_bytes()[:40])
-    columns = grid.columns(grid.read_runs([run.out]))
+    columns = grid.list_columns(grid.read_runs([run.out]))
     failed, broken, absent = (grid.build_row(samples[i], columns, options()).cells for i in (0, 1, -1))
     assert failed[1].message == "not edited: the editor <b>broke</b>"
     assert failed[1].picture is None
@@ -119,16 +119,15 @@ def test_failed_missing_and_unreadable_pictures_are_labelled_cells(make_run, dat
 def test_chosen_ids_keep_their_order_and_random_ones_follow_the_seed_and_stay(make_run, dataset):
     found = grid.read_runs([make_run().out])
     wanted = [dataset.samples[i].id for i in (5, 0, 3)]
-    assert ids(grid.choose(dataset, found, options(samples=wanted))) == wanted
+    assert ids(grid.pick_samples(dataset, found, options(samples=wanted))) == wanted
     with pytest.raises(UserError, match=r"no sample 'NeIn_000000000001_9'.*did you mean 'NeIn_000000000001_"):
-        grid.choose(dataset, found, options(samples=["NeIn_000000000001_9"]))
-    few, more, again = (ids(grid.choose(dataset, found, options(number=n, seed=1))) for n in (3, 5, 3))
+        grid.pick_samples(dataset, found, options(samples=["NeIn_000000000001_9"]))
+    few, more, again = (ids(grid.pick_samples(dataset, found, options(number=n, seed=1))) for n in (3, 5, 3))
     assert few == again
     assert set(few) < set(more)
     assert more == [name for name in ids(dataset.samples) if name in more]
-    assert (
-        len({tuple(ids(grid.choose(dataset, found, options(number=3, seed=seed)))) for seed in range(8)}) > 3
-    )
+    draws = (grid.pick_samples(dataset, found, options(number=3, seed=seed)) for seed in range(8))
+    assert len({tuple(ids(samples)) for samples in draws}) > 3
 
 
 def test_worst_and_best_follow_the_direction_of_the_metric_and_equal_ones_the_seed(make_run, dataset):
@@ -137,12 +136,14 @@ def test_worst_and_best_follow_the_direction_of_the_metric_and_equal_ones_the_se
     names = ids(dataset.samples)
 
     def chosen(select, metric, runs=found, number=3):
-        made = grid.choose(dataset, runs, options(select=select, metric=metric, number=number))
+        made = grid.pick_samples(dataset, runs, options(select=select, metric=metric, number=number))
         return [names.index(name) for name in ids(made)]
 
     assert chosen("worst", "clip_i") == chosen("best", "l1") == [1, 6, 0]
     assert chosen("best", "clip_i") == chosen("worst", "l1") == [2, 4, 5]
-    picks = (grid.choose(dataset, found, options(select="worst", number=2, seed=seed)) for seed in range(8))
+    picks = (
+        grid.pick_samples(dataset, found, options(select="worst", number=2, seed=seed)) for seed in range(8)
+    )
     assert len({tuple(ids(pick)) for pick in picks}) > 3
     make_run(scores={"dino": [0.9, 0.1, None, *[0.5] * 5]}, out="two")
     run = make_run("magicbrush", scores={"dino": [0.0, 0.3, None, *[0.5] * 5]}, out="two")
@@ -156,7 +157,7 @@ def test_mixed_data_are_refused_and_equal_editors_told_apart(make_run):
     with pytest.raises(UserError, match="different data"):
         draw(run.out, other.out)
     found = grid.read_runs([run.out, make_run(out="other").out, run.path])
-    assert [column.caption for column in grid.columns(found)[1:-1]] == ["out/ip2p", "other/ip2p"]
+    assert [column.caption for column in grid.list_columns(found)[1:-1]] == ["out/ip2p", "other/ip2p"]
 
 
 def test_pictures_are_scaled_to_the_long_side_and_long_text_stays_inside():

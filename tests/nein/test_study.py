@@ -87,7 +87,7 @@ def test_labels_find_the_judge_out_correct_removal_and_reach_the_report(out, tmp
     files = f"{label(study, 1, 'Ada', truth)},{label(study, 2, 'Bob', unsure)}"
     assert commands.exit_code("study", out, "--out", study, "--labels", files) == 0
     said = capsys.readouterr().out
-    assert "labels for nein report --labels" in said
+    assert "Labels for nein report --labels" in said
     figures = frames.read(study / "figures.csv")
     of_ip2p = {"task": "labelled", "model": "ip2p", "statistic": "labelled"}
     found = frames.pick(figures, **of_ip2p)

@@ -1,4 +1,4 @@
-"""The command `nein grid`: samples as rows, editors as columns, in one picture. No model is loaded."""
+"""The command `nein grid`: samples as rows, editors as columns, in one image. No model is loaded."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import pandas as pd
 from nein.benchmarks.nein import runs
 from nein.benchmarks.nein.config import GridConfig
 from nein.benchmarks.nein.runs import REMOVALS, RunDir
-from nein.datasets import nein as loading
-from nein.datasets.nein import Dataset, Sample
+from nein.datasets.nein import Dataset, Sample, reload
 from nein.engine import atomic, images
 from nein.engine.folder import runs_at
 from nein.loading.errors import UserError, unknown
@@ -24,64 +23,70 @@ from nein.reporting.contact_sheet import GREEN, GREY, RED, Badge, Cell, Row, dra
 
 @dataclass(frozen=True)
 class Column:
-    """What is shown in a column: a run, or of None the picture `name`. name: as `--columns` takes it, sample,
-    target, an editor, or EDITOR/TRACK where there are several."""
+    """A column of the grid.
+
+    name  As `--columns` takes it: "sample", "target", an editor, or EDITOR/TRACK for several tracks.
+    run   Whose edits it shows; None for "sample" and "target".
+    """
 
     name: str
     caption: str
     run: RunDir | None = None
 
 
-def grid(options: GridConfig) -> str:
-    """Draws the image; returns its path, a line. Raises UserError for anything the user can mend."""
+def draw_grid(options: GridConfig) -> str:
+    """Writes the image; returns the line to print, its path. Raises UserError."""
     loaded = read_runs(options.runs, options.tracks)
-    dataset = loading.reload(loaded[0].about["data"], options.data, options.split)
-    chosen = choose(dataset, loaded, options)
-    by_name = {column.name: column for column in columns(loaded)}
-    visible = [] if options.columns else list(by_name.values())
-    for name, equals, caption in (word.partition("=") for word in options.columns):
+    dataset = reload(loaded[0].about["data"], options.data, options.split)
+    samples = pick_samples(dataset, loaded, options)
+    by_name = {column.name: column for column in list_columns(loaded)}
+    columns = [] if options.columns else list(by_name.values())
+    for name, equals, caption in (text.partition("=") for text in options.columns):  # NAME[=CAPTION]
         if name not in by_name:
             raise unknown("column", name, by_name)
-        visible.append(replace(by_name[name], caption=caption) if equals else by_name[name])
-    names = [column.name for column in visible]
+        columns.append(replace(by_name[name], caption=caption) if equals else by_name[name])
+    names = [column.name for column in columns]
+    choices = [*names, *(sample.id for sample in samples)]
     for name in options.highlight:
-        if name not in (choices := [*names, *(sample.id for sample in chosen)]):
+        if name not in choices:
             raise unknown("column or sample", name, choices)
-    rows = [build_row(sample, visible, options) for sample in chosen]
+    rows = [build_row(sample, columns, options) for sample in samples]
     marked = [index for index, name in enumerate(names) if name in options.highlight]
     out = options.out or options.runs[0] / "grid.png"
-    captions = [column.caption for column in visible]
+    captions = [column.caption for column in columns]
     atomic.write_bytes(out, draw(captions, rows, options.size, marked=marked, kind=out.suffix[1:]))
     return f"{out}\n"
 
 
 def read_runs(paths: Sequence[Path], tracks: Sequence[str] = ()) -> list[RunDir]:
-    """Every run below `paths`, also one under way, in the order of tables; all must be on the same data."""
+    """Every run below `paths`, complete or not, in the order of tables. Raises UserError without any."""
     loaded = [run for run in map(RunDir, runs_at(paths)) if not tracks or run.track in tracks]
     if not loaded:
-        raise UserError(f"No run here has the track {', '.join(tracks)}; see --tracks.")
+        raise UserError(f"No run here has the track {', '.join(tracks)}; pass other --tracks.")
     for run in loaded:
         if "annotations" not in run.about.get("data", {}):
             raise UserError(f"'{run.path}' is not a run of nein eval; its manifest names no data.")
     return runs.order_runs(loaded)
 
 
-def choose(dataset: Dataset, loaded: Sequence[RunDir], options: GridConfig) -> list[Sample]:
-    """The samples to draw: those named; or "random", those whose hash with the seed is smallest, so that a
-    sample stays when the run grows, in data order; or "worst" and "best" by the mean of the metric over the
-    runs that scored the sample, equal ones by the hash."""
+def pick_samples(dataset: Dataset, loaded: Sequence[RunDir], options: GridConfig) -> list[Sample]:
+    """The samples to draw: those named by --samples, or by --select among the edited ones.
+
+    random       The smallest hashes of seed and id, so that a choice stays when the run grows; in data order.
+    worst, best  By the metric's mean over the runs that scored the sample; ties by the hash.
+    """
     if options.samples:
         return [dataset.samples[index] for index in dataset.find_indices(options.samples)]
     edited = [sample for sample in dataset.samples if any(sample.id in run.edits for run in loaded)]
     if not edited:
         raise UserError("No sample has been edited yet in these runs; run nein eval first.")
-    hashes = {s: hashlib.sha256(f"{options.seed}:{s.id}".encode()).hexdigest() for s in edited}
+    hashes = {sample: hashlib.sha256(f"{options.seed}:{sample.id}".encode()).digest() for sample in edited}
     ranked = sorted(edited, key=hashes.__getitem__)
     if options.select == "random":
         return sorted(ranked[: options.number], key=edited.index)
     metric = options.metric or "removal_vqa"
     values = pd.DataFrame([run.values(metric, every=True) for run in loaded], dtype=float)  # (runs, samples)
-    means = values.mean().dropna()
+    means = values.mean().dropna()  # (scored samples,)
     if means.empty:
         raise UserError(
             f"No sample has a value of {metric} here (fid is a value of a run, not of a sample); choose "
@@ -92,8 +97,8 @@ def choose(dataset: Dataset, loaded: Sequence[RunDir], options: GridConfig) -> l
     return sorted(scored, key=lambda sample: means[sample.id], reverse=not ascending)[: options.number]
 
 
-def columns(loaded: Sequence[RunDir]) -> list[Column]:
-    """The sample, every run, and the target."""
+def list_columns(loaded: Sequence[RunDir]) -> list[Column]:
+    """The columns "sample", every run, and "target"."""
     several = len({run.track for run in loaded}) > 1
     edits = [
         Column(run.label, f"{run.name}\n{run.track}", run) if several else Column(run.name, run.name, run)
@@ -103,39 +108,37 @@ def columns(loaded: Sequence[RunDir]) -> list[Column]:
 
 
 def build_row(sample: Sample, columns: Sequence[Column], options: GridConfig) -> Row:
-    """What is drawn for one sample; below every edit the judges' verdicts, and its value by another metric by
-    which samples are chosen."""
+    """The cells of one sample. Below an edit stand its Removal verdicts and its value of --metric."""
     tracks = list(dict.fromkeys(column.run.track for column in columns if column.run)) or ["negative"]
-    lines = [f"{track}: " * (len(tracks) > 1) + sample.instruction(track) for track in tracks]
+    instructions = [f"{track}: " * (len(tracks) > 1) + sample.instruction(track) for track in tracks]
     paths = {"sample": sample.sample_path, "target": sample.source_path}
     cells = [
-        _edit(sample.id, column.run, options) if column.run else _image(paths[column.name])
+        _show_edit(sample.id, column.run, options) if column.run else _show_image(paths[column.name])
         for column in columns
     ]
     facts = f"{sample.id}   object: {sample.object}   caption: {sample.caption}"
-    title = "" if options.captions == "none" else "\n".join(lines)
-    is_marked = sample.id in options.highlight
-    return Row(title, facts if options.captions == "all" else "", cells, is_marked)
+    title = "" if options.captions == "none" else "\n".join(instructions)
+    return Row(title, facts if options.captions == "all" else "", cells, sample.id in options.highlight)
 
 
-def _image(path: Path) -> Cell:
+def _show_image(path: Path) -> Cell:
     try:
         return Cell(images.decode(path))
     except images.ImageError as error:
         return Cell(None, str(error), color=RED)
 
 
-#: What a Removal score says, and its color.
+#: Removal score -> verdict and color.
 _VERDICTS = {None: ("unscored", GREY), 1: ("removed", GREEN), 0: ("still there", RED)}
 
 
-def _edit(name: str, run: RunDir, options: GridConfig) -> Cell:
-    edit = run.edits.get(name)
+def _show_edit(sample_id: str, run: RunDir, options: GridConfig) -> Cell:
+    edit = run.edits.get(sample_id)
     if edit is None or edit.image is None:
         return Cell(None, edit.why_not, color=RED) if edit else Cell(None, "not edited yet")
     metrics = [*REMOVALS] if options.verdicts else []
     metrics += [options.metric] if options.metric and options.metric not in REMOVALS else []
-    values: dict[str, Any] = {row.metric: row.value for row in run.replies(name)}
+    values: dict[str, Any] = {row.metric: row.value for row in run.replies(sample_id)}
     badges = []
     for metric in (metric for metric in metrics if metric in values):
         value = values[metric]
@@ -145,4 +148,4 @@ def _edit(name: str, run: RunDir, options: GridConfig) -> Cell:
         else:
             number = "unscored" if value is None else f"{value * METRICS[metric].scale:.3g}"
             badges.append(Badge(f"{METRICS[metric].title} {number}", GREY))
-    return replace(_image(run.image_path(edit)), badges=badges)
+    return replace(_show_image(run.image_path(edit)), badges=badges)
