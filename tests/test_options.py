@@ -13,7 +13,6 @@ from PIL import Image
 from nein import cli
 from nein.config import groups, options
 from nein.config.options import Names, Paths, argument, option
-from nein.loading.errors import UserError
 from tests.helpers.commands import exit_code, outcome
 from tests.helpers.lines import LINES
 
@@ -121,29 +120,6 @@ def test_a_command_may_change_the_default_of_a_shared_option_and_keeps_its_help(
     assert "only the first N eggs (default: 5)" in text
     assert text.index("Main:") < text.index("What:")  # which the class declares first
     assert "Inner: Words about the inner ones." in text
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        ([], "nein lay needs PLACE; see nein lay --help."),
-        (["a", "--colors", "bleu"], "Unknown color 'bleu'; did you mean 'blue'? Allowed: red, blue."),
-        (["a", "--device", "gpu"], "--device is 'gpu'; it must be auto, cpu, cuda, cuda:N or mps."),
-        (["a", "--size", "larg"], "--size is 'larg'; it must be 'small' or 'large' (did you mean 'large'?)"),
-        (["a", "--inner.dept", "4"], "Unknown option --inner.dept; did you mean --inner.depth?"),
-        (["a", "--limit", "0"], "--limit is '0'; it must be greater than 0."),
-        (["a", "--config", "limit: true"], "--limit is 'true'; it must be a number."),
-        (["a", "--config", "inner: {depth: no}"], "--inner.depth is 'false'; it must be a number."),
-        (["a", "--config", "color: true"], "Unknown key 'color'; did you mean 'colors'?"),
-    ],
-)
-def test_a_mistake_is_one_sentence(words, sentence, tmp_path):
-    if "--config" in words:
-        (tmp_path / "c.yaml").write_text(words[-1])
-        words = [*words[:-1], str(tmp_path / "c.yaml")]
-    with pytest.raises(UserError) as caught:
-        options.read(Example, words, prog="nein lay")
-    assert str(caught.value) == sentence
 
 
 def test_a_command_without_presets_takes_values_from_a_file_and_the_command_line_wins(tmp_path):

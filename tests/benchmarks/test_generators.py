@@ -284,24 +284,6 @@ def test_images_that_exist_are_judged_by_their_names_and_again_when_they_change(
     assert "is named after a prompt, as '0000.png' would be" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (
-            ["--generator", "nothing"],
-            "'nothing' is no generator; expected a folder of images, diffusers:MODEL",
-        ),
-        (["--generator", "diffusers:./nowhere"], "There is no pipeline './nowhere'"),
-        (["--generator", "none.py:draw"], "cannot be imported"),
-        (["--judge", "none", "--detector", "none"], "are both none; leave out one"),
-        (["--preset", "paper"], "The paper preset needs prompts"),
-    ],
-)
-def test_wrong_words_are_a_sentence(line, words, said, capsys):
-    assert exit_code(*line, *words) == 2
-    assert said in capsys.readouterr().err
-
-
 def test_a_served_model_gets_prompt_size_and_seed_and_what_it_made_is_kept(line, server, tmp_path, capsys):
     buffer = io.BytesIO()
     Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(buffer, format="PNG")

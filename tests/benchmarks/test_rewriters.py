@@ -98,9 +98,3 @@ def test_a_broken_image_leaves_its_sample_without_a_text_and_the_others_are_aske
     rows = stage.work(rewriters.ByVendor(Echo(), "", "Edit: {instruction}"), stage.read(0), ())["rewritten"]
     assert "the file is missing" in rows[0].error
     assert (rows[1].text, rows[1].error) == (f"Edit: {second.negative}", "")
-
-
-def test_a_rewriter_that_there_is_not_is_a_sentence(tmp_path, capsys):
-    words = ["--rewriter", "rul", "--limit", "1", "--device", "cpu", "--out", tmp_path / "out"]
-    assert exit_code("rewriters", *words) == 2
-    assert "Unknown rewriter 'rul'; did you mean 'rule'?" in capsys.readouterr().err

@@ -116,11 +116,6 @@ def test_other_models_and_folders_are_refused(tmp_path):
         build(build_pipeline(tmp_path / "plain", in_channels=4))
 
 
-def test_a_hub_id_without_a_network_says_how_to_fetch_it():
-    with pytest.raises(EditorError, match=r"'no-such-owner/no-such-model' is not in .*nein fetch"):
-        get_editor("no-such-owner/no-such-model@main")
-
-
 def test_the_fingerprint_follows_weights_and_tokenizer_not_the_place(checkpoint, copied):
     base = build(checkpoint)
     assert build(copied).fingerprint == base.fingerprint

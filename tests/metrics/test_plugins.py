@@ -27,21 +27,6 @@ def test_a_judge_or_what_makes_one_is_found_by_module_and_attribute(installed):
     assert found.fingerprint.startswith("echo-echo-")
 
 
-@pytest.mark.parametrize(
-    ("load", "reference", "said"),
-    [
-        (metrics.check_reference, "math:pi", "'math:pi' is neither a judge nor a function"),
-        (lambda name: metrics.load_judge("vqa", name), "tests.rehearsal:nothing", "cannot be imported"),
-        (lambda name: metrics.load_judge("vqa", name), "no_such_module:load", "cannot be imported"),
-        (lambda name: metrics.load_judge("vqa", name), "plugin:echo", "no installed package has judges"),
-    ],
-)
-def test_what_is_no_judge_and_makes_none_is_a_sentence(load, reference, said):
-    metrics.check_reference("tests.rehearsal:no")
-    with pytest.raises(MetricError, match=said):
-        load(reference)
-
-
 class Echo:
     fingerprint = "echo-echo"
     template = "question"

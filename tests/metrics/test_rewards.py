@@ -183,8 +183,6 @@ def refused():
     ("make", "said"),
     [
         (lambda: metrics.check_reward("editscore"), "is not a reward; expected editscore:MODEL"),
-        (lambda: metrics.check_reward("editscored:a/b"), "did you mean 'editscore'"),
-        (lambda: metrics.check_reward("pairwise:nowhere"), "There is no model folder"),
         (lambda: metrics.check_reward("editscore:openai:nowhere"), "is not an endpoint"),
         (lambda: refused().score([SOURCE], [FIRST], [" "]), "expected a sentence"),
         (lambda: refused().score([SOURCE], [FIRST, SECOND], [TOLD]), "2 images but 1 instructions"),

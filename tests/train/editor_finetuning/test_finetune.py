@@ -270,13 +270,9 @@ def test_drawn_affirmative_pairs_never_name_what_is_held_out():
         ({"split": "trian"}, "has no trian.json"),
         ({"hold_out_objects": "dragon"}, "Unknown object to hold out 'dragon'"),
         ({"exclude": "NeIn_1"}, "--exclude has 'NeIn_1', which is not a sample"),
-        ({"trackers": "tensorbord"}, "Unknown tracker 'tensorbord'; did you mean 'tensorboard'?"),
         ({"trackers": "wandb"}, "The tracker 'wandb' is not installed"),
         ({"trainable": "lora", "lora_targets": "to_z"}, "--lora-targets to_z cannot be used"),
-        (
-            {"validate_every": 2, "validation_data": "nowhere"},
-            "'nowhere' is not a folder; pass a folder in NeIn's",
-        ),
+        ({"validate_every": 2, "validation_data": "nowhere"}, "'nowhere' is not a folder"),
         ({"resolution": 66}, "--resolution is 66; the VAE needs a multiple of 4"),
     ],
 )

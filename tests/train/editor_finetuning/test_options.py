@@ -36,11 +36,6 @@ def test_a_command_line_that_names_no_base_and_no_data_is_of_the_recipe_for_the_
         assert (config.recipe, config.resolution) == (None, 256)
 
 
-def test_the_command_line_changes_a_recipe():
-    config, _ = parse(["--recipe", "nano", "--epochs", "2", "--hold-out-objects", "none"])
-    assert (config.epochs, config.steps, config.hold_out_objects) == (2, None, [])
-
-
 def test_only_what_decides_the_weights_belongs_to_the_identity():
     one, other = (parse(["--steps=3"])[0], parse(["--steps=3", "--workers=1", "--out=x"])[0])
     assert one.identity() == other.identity()
