@@ -83,17 +83,6 @@ def test_every_failure_keeps_its_kind_and_none_becomes_a_value(server):
     assert all(outcome.reason for outcome in found[1:])
 
 
-def test_unusable_answers_are_kept_and_missing_ones_asked_again(server, tmp_path):
-    server.rule = lambda body, count: (500, {}, {}) if asked(body) == "a" else (200, say("hm"), {})
-    first = client(server, tmp_path, retries=0)
-    assert [o.failure for o in first.complete(REQUESTS[:2], Length)] == ["server error", "nonsense"]
-    server.rule = measure
-    server.requests.clear()
-    second = client(server, tmp_path)
-    assert [o.failure for o in second.complete(REQUESTS[:2], Length)] == ["", "nonsense"]
-    assert [asked(body) for body in server.requests] == ["a"]
-
-
 def test_further_attempts_are_drawn_with_other_seeds_and_remembered(server, tmp_path):
     server.rule = lambda body, count: (200, say("hm"), {}) if body["seed"] == 3 else measure(body, count)
     drawing = client(server, tmp_path, temperature=0.8, attempts=2)

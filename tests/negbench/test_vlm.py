@@ -11,10 +11,8 @@ from nein.engine.images import ImageError
 from nein.engine.run import Executor
 from nein.engine.stages import Model, Step
 from nein.metrics.choices import JudgeChoices, Reply
-from nein.reporting import figures as frames
-from tests.loopback import Server, say
 from tests.metrics import tiny
-from tests.negbench.conftest import Speaker, evaluate, questions
+from tests.negbench.conftest import Speaker, questions
 from tests.rehearsal import ScriptedJudge
 
 TASK = ChoiceTask("x/mcq", questions(20, 8), Drawn(lambda name: tiny.picture(int(name[:3]))))
@@ -114,23 +112,6 @@ def test_no_letter_no_picture_and_a_failure_are_unscored_and_asked_again_when_me
     asked = judge.asked
     assert ask(JudgeChoices(judge), tmp_path, task) == again
     assert judge.asked == asked
-
-
-def test_a_server_at_another_address_goes_on_with_the_same_run(tmp_path, data, pictures):
-    asked = []
-    for limit in (["--limit", "4"], [], []):
-        server = Server()
-        server.rule = lambda body, count: (200, say("B"), {})
-        line = ["--vlm", f"openai:{server.url}#eye-7b", "--model", "none", "--datasets", "coco", *limit]
-        line += ["--blind", "0"]
-        try:
-            found = evaluate(tmp_path, data, pictures, *line)
-        finally:
-            server.close()
-        asked.append(len(server.requests))
-        entry = frames.pick(found["openai-eye-7b/coco"].figures, metric="accuracy", type="all")
-        assert entry["n"] == (4 if limit else 12)
-    assert asked == [6, 6, 0]  # whole blocks of three
 
 
 def test_probabilities_of_letters_choose_too(tmp_path):

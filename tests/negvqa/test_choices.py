@@ -1,5 +1,6 @@
 import shutil
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -7,9 +8,11 @@ from PIL import Image
 from nein import metrics
 from nein.metrics import MetricError, choices
 from nein.metrics.chat import Completion
+from nein.metrics.chat.endpoint import Endpoint
 from nein.metrics.chat.local import LocalChat, letter_tokens
 from nein.metrics.choices import ChatChoices, ChoiceQuestion, Reply, write_prompt
 from nein.metrics.letters import SCORINGS
+from tests.loopback import say
 from tests.metrics.tiny import picture
 
 WORDS = [("What is there?", ["cat", "dog"]), ("What is not to the left of the red car?", ["bench", "dog"])]
@@ -175,3 +178,14 @@ def test_letters_are_told_apart_by_tokens_that_no_other_letter_begins_with(class
     assert all(letters.values())
     ids = [token for own in letters.values() for token in own]
     assert len(ids) == len(set(ids))
+
+
+def test_the_picture_stands_between_the_words_and_letters_come_with_probabilities(server):
+    server.rule = lambda body, count: (200, say(" B.", {"B": 0.5, " B": 0.2, "A": 0.1, "Because": 0.1}), {})
+    found = ChatChoices(Endpoint(server.url, "eye-7b")).answer([picture(3)], [ASKED[:1]], SCORINGS)[0][0]
+    assert found.text == "B."
+    assert found.logprobs == pytest.approx((np.log(0.1), np.log(0.7)))
+    assert found.likeliest == "B"
+    content = server.requests[0]["messages"][0]["content"]
+    assert [part["type"] for part in content] == ["text", "image_url", "text"]
+    assert server.requests[0]["temperature"] == 0

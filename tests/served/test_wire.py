@@ -210,6 +210,8 @@ def test_many_refused_contents_in_a_row_are_no_silence_and_silence_ends_every_ca
     with pytest.raises(SilentError):
         complete(asked, "later?")
     assert len(server.requests) == 20 + 6
+    with pytest.raises(SilentError, match="10 questions in a row unanswered"):
+        complete(chat(server, concurrency=3), *(f"{k}?" for k in range(20)))
 
 
 def test_hosted_services_have_keys_of_their_own(monkeypatch):
