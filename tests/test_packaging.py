@@ -154,11 +154,6 @@ def test_a_users_files_beside_a_script_shadow_nothing(installed, unpacked, tmp_p
     assert done.stdout.splitlines()[-1] == "10000"  # a command looks for garbage seldom
 
 
-def test_the_wheel_puts_one_package_into_site_packages(unpacked):
-    assert {path.name for path in unpacked.iterdir() if not path.name.endswith(".dist-info")} == {"nein"}
-    assert {"editors", "metrics", "train", "configs"} <= {path.name for path in (unpacked / "nein").iterdir()}
-
-
 RECIPES = {name: (ROOT / name).read_text(encoding="utf-8") for name in ("Dockerfile", "nein.def")}
 
 

@@ -141,14 +141,6 @@ def test_runs_are_compared_sample_by_sample_and_by_their_gaps(whole, two, capsys
     assert "Paired comparisons" in commands.outcome(capsys, "compare", whole, two).stdout
 
 
-def test_it_is_exported_and_stands_on_the_leaderboard(whole, tmp_path):
-    assert commands.exit_code("export", whole, "--out", tmp_path / "csv") == 0
-    with (tmp_path / "csv" / "scores.csv").open(newline="") as file:
-        assert sum(1 for _ in csv.DictReader(file)) == 96
-    assert commands.exit_code("leaderboard", whole, "--out", tmp_path / "board") == 0
-    assert "Counting" in (tmp_path / "board" / "index.html").read_text()
-
-
 def test_it_is_listed_fetched_and_a_function(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert "nein counting --preset nano" in commands.outcome(capsys, "list", "benchmarks").stdout

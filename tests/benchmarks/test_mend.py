@@ -104,14 +104,6 @@ def test_a_model_behind_an_address_is_mended_and_its_requests_are_counted(tmp_pa
     assert re.search(r"\| flip +\| accuracy, negated +\| 100.0 +\| 0.0 ", table)
 
 
-@pytest.mark.slow
-def test_an_editor_that_no_remedy_moves(tmp_path, capsys):
-    done = commands.outcome(capsys, "mend", "identity", "--limit", 2, "--out", tmp_path, "--device", "cpu")
-    assert done.code == 0, done.stderr
-    assert "did not act" in done.stdout
-    assert "Recommended: none" in done.stdout
-
-
 def test_runs_on_captions_are_compared_by_task_and_kind(tmp_path, capsys):
     words = "--kind encoder --limit 4 --mend decompose --device cpu --out".split()
     assert commands.exit_code("mend", "random", *words, tmp_path) == 0

@@ -5,33 +5,15 @@ import json
 
 import pytest
 
-from nein import metrics
 from nein.engine.images import write_png
 from tests.helpers.commands import outcome
 from tests.metrics import tiny
+from tests.metrics.conftest import blip, llava, models  # noqa: F401 - fixtures
 
 OBJECTS = (
     "cat", "dog", "umbrella", "traffic light", "skis", "apple", "bus", "wine glass", "orange", "couch",
     "kite", "teddy bear", "oven", "person", "mouse", "bench",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="session")
-def models(tmp_path_factory):
-    root = tmp_path_factory.mktemp("models")
-    tiny.make_blip(root / "blip", seed=0)
-    tiny.make_llava(root / "llava", seed=2)
-    return root
-
-
-@pytest.fixture(scope="session")
-def blip(models):
-    return metrics.load_judge("itm", str(models / "blip"))
-
-
-@pytest.fixture(scope="session")
-def llava(models):
-    return metrics.load_judge("vqa", str(models / "llava"))
 
 
 def write_set(root, count=7, captions=5):
@@ -57,13 +39,13 @@ def captioned(tmp_path_factory):
     return write_set(tmp_path_factory.mktemp("captioned") / "set")
 
 
-def arguments(data, models, out, *more):
+def arguments(data, judges, out, *more):
     """A whole build without a network: tiny judges, an editor without a model, thresholds with both
     outcomes."""
     return [
         *("--source", str(data / "captions.json"), "--images", str(data / "images")),
         *("--objects", str(data / "objects.txt"), "--queried", "8", "--out", str(out), "--device", "cpu"),
-        *("--models.itm", str(models / "blip"), "--models.vqa", "tests.rehearsal:varied"),
+        *("--models.itm", str(judges / "blip"), "--models.vqa", "tests.rehearsal:varied"),
         *("--editor", "flaky", "--editor-options.fail_every", "7"),
         *("--absent-below", "0.3", "--match-above", "0.25", "--shard-size", "2", "--batch-size", "4"),
         *(str(part) for part in more),

@@ -1,17 +1,14 @@
-import json
 import re
 import shutil
 from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
-from typing_extensions import NotRequired
 
 from nein.engine import atomic
 from nein.engine.answers import AnswerCache
 from nein.engine.folder import ANSWERS, CONTENTS, Folder
 from nein.loading.errors import UserError
-from nein.reporting import figures
 from tests.helpers.commands import exit_code, with_code
 from tests.helpers.runs import write_block
 
@@ -165,10 +162,7 @@ def test_rows_are_dataclasses_and_what_equals_its_default_is_not_written(tmp_pat
             "line 2: 'part.side': Input should be a v",
         ),
         ('{"id": "a", "value": 1, "part": {"side": 3, "names": [1]}}', "'part.names.0': Input should be a v"),
-        ('{"id": "a", "value": 1, "part": []}', "line 2: 'part': Input should be an object, not []"),
         ('{"id": "a", "value": 1, "again": 1}', "line 2: 'again': Input should be a valid boolean, not 1"),
-        ("[]", "line 2: Input should be an object"),
-        ('{"id": "a", ', "line 2: Invalid JSON: EOF"),
     ],
 )
 def test_a_row_that_is_none_is_named_with_its_line(tmp_path, line, said):
@@ -176,34 +170,6 @@ def test_a_row_that_is_none_is_named_with_its_line(tmp_path, line, said):
     atomic.write_text(path, '{"output": "scores/l1", "block": 0}\n' + line)
     with pytest.raises(UserError, match=re.escape(said)):
         Scores(tmp_path).read("scores/l1", 0)
-
-
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        ({"id": "a", "value": 1, "more": 2, "span": [0, 8]}, ""),
-        ({"id": 3, "value": 1.5}, "'id': Input should be a valid string, not 3"),
-        ({"id": "a", "value": 1, "span": ["0"]}, "'span.0': Input should be a valid integer, not '0'"),
-        ({"id": "a"}, "'value': Field required"),
-    ],
-)
-def test_a_file_of_another_type_is_a_sentence_with_its_line(tmp_path, value, said):
-    path = tmp_path / "rows.jsonl"
-    path.write_text(f"{json.dumps(value)}\n")
-    kind = atomic.record({"id": str, "value": float, "span": NotRequired[list[int]]})
-    for read, where in ((atomic.read_lines, ", line 1"), (atomic.read_json, "")):
-        if said:
-            with pytest.raises(UserError, match=re.escape(f"{path}'{where}: {said}")):
-                read(path, kind)
-        else:
-            assert read(path, kind) in (value, [value])
-
-
-@pytest.mark.parametrize("text", ["model,metric\na,b\n", "", "n,value\n1,2\n"])
-def test_a_file_that_is_no_frame_of_figures_is_a_sentence(tmp_path, text):
-    (tmp_path / "figures.csv").write_text(text)
-    with pytest.raises(UserError, match="holds no figures"):
-        figures.read(tmp_path / "figures.csv")
 
 
 @pytest.mark.parametrize(

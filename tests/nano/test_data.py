@@ -2,9 +2,6 @@
 
 import hashlib
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +13,6 @@ from nein.nano import data
 from nein.nano.scenes import CATEGORIES, SIZE, box, render
 from nein.wording.families import NEGATIVE_TEMPLATES, negative_sentence
 
-ROOT = Path(__file__).resolve().parents[2]
 SOURCES = 12
 
 
@@ -118,24 +114,6 @@ def test_nothing_half_written_is_left_when_drawing_fails(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
     monkeypatch.undo()
     assert (data.ensure("val", 4, tmp_path) / "val.json").exists()
-
-
-def test_two_processes_at_once_give_one_complete_folder(tmp_path, folder):
-    code = "import sys; from nein.nano import data; print(data.ensure('val', 12, sys.argv[1]))"
-    line = [sys.executable, "-c", code, str(tmp_path)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "77"}
-    started = [
-        subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-        for _ in range(2)
-    ]
-    printed = [p.communicate(timeout=120) for p in started]
-    assert [p.returncode for p in started] == [0, 0], printed
-    places = {out.strip() for out, _ in printed}
-    assert len(places) == 1
-    assert [str(p) for p in tmp_path.iterdir()] == list(places)
-    there = Path(places.pop())
-    files = {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-    assert {p.relative_to(there): p.read_bytes() for p in there.rglob("*") if p.is_file()} == files
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,6 @@ def many():
     return [random_scene(rng_for("train", i, "test")) for i in range(1500)]
 
 
-# That another process with another hash seed draws the same bytes: test_data.py, two processes at once.
-
-
 def test_the_scenes_are_those_that_the_models_were_trained_on(many):
     assert {len(scene.items) for scene in many} == {1, 2, 3, 4}
     assert hashlib.sha256(repr(many).encode()).hexdigest()[:16] == "ec7c6dda694eaf27"

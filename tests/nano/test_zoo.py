@@ -55,12 +55,6 @@ def test_a_variant_is_the_base_with_its_own_unet_and_records(fake):
     assert content(zoo.path("magicbrush"))["scheduler/config.json"] == "other steps"
 
 
-def test_only_finished_models_and_their_aliases_are_available(fake):
-    assert zoo.available() == ("dino", "fid", "ip2p", "magicbrush")
-    shutil.rmtree(fake / "dino")
-    assert zoo.available() == ("ip2p", "magicbrush")
-
-
 @pytest.mark.parametrize("name", ["clip", "hqedit", "", "../zoo/dino"])
 def test_an_unknown_or_unfinished_name_is_answered_with_those_there_are(fake, name):
     with pytest.raises(UserError, match=r"'nano:.*'; there are: dino, fid, ip2p, magicbrush"):

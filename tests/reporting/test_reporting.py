@@ -59,9 +59,10 @@ def test_text_that_a_spreadsheet_would_run_is_quoted_and_comes_back(tmp_path):
     assert "-0.5" in text.replace("'-0.5", "")
     figures.write(tmp_path / "figures.csv", given)
     pd.testing.assert_frame_equal(figures.read(tmp_path / "figures.csv"), given)
-    (tmp_path / "broken.csv").write_text('value\n"no number')
-    with pytest.raises(UserError, match="holds no figures"):
-        figures.read(tmp_path / "broken.csv")
+    for broken in ('value\n"no number', "model,metric\na,b\n", "", "n,value\n1,2\n"):
+        (tmp_path / "broken.csv").write_text(broken)
+        with pytest.raises(UserError, match="holds no figures"):
+            figures.read(tmp_path / "broken.csv")
 
 
 def test_nothing_scored_is_a_figure_without_a_value():

@@ -7,18 +7,16 @@ import torch
 from safetensors.torch import load_file
 
 from nein import metrics
-from nein.benchmarks.baselines import READER
 from nein.datasets.negbench import drawn
 from nein.datasets.negbench.official import write as write_csv
 from nein.engine.images import write_png
 from nein.loading.errors import UserError
-from nein.reporting import figures as frames
 from nein.train.clip_finetuning import towers
 from nein.train.clip_finetuning.data import Reader
 from nein.train.clip_finetuning.data import load as load_corpus
 from nein.train.clip_finetuning.options import ContrastConfig
 from nein.train.clip_finetuning.towers import contrastive_loss, load
-from tests.helpers import commands, plain
+from tests.helpers import plain
 from tests.metrics import tiny
 from tests.train.runs import dies_at, in_two_processes, logged, raising, same
 
@@ -43,18 +41,6 @@ def test_the_loss_falls_and_the_model_that_comes_out_is_loaded_by_evaluation(tun
         path for path in (run / "model").iterdir() if str(tmp_path) in path.read_bytes().decode("latin-1")
     ]
     assert "drawn scenes" in (run / "model" / "README.md").read_text()
-
-
-def test_before_and_after_stand_beside_a_reader_of_the_same_texts(whole, clip_folder, tmp_path):
-    models = f"before={clip_folder},after={whole / 'model'}"
-    words = ("--model", models, "--scenes", 110, "--tasks", "mcq", "--out", tmp_path, "--device", "cpu")
-    assert commands.exit_code("negbench", "eval", *map(str, words)) == 0
-    figures, beside = frames.read(tmp_path / "figures.csv"), ("accuracy", *READER)
-    figures = frames.select(figures, type="all", metric=beside)
-    values = figures.pivot(index="metric", columns="model", values="value")
-    assert values.loc["text reader"].nunique() == 1  # it reads the same texts before and after
-    gains = values.loc["accuracy"] - values.loc["text reader"]
-    np.testing.assert_allclose(values.loc["gain over the reader"], gains)
 
 
 @pytest.mark.parametrize("kind", ["siglip", "open_clip", "half_clip"])
