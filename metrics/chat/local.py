@@ -1,4 +1,4 @@
-"""Local chat models of transformers, for text or for text and images; one user turn per message."""
+"""Loads and runs chat models of transformers, for text or for text and images; one user turn per message."""
 
 from __future__ import annotations
 
@@ -32,18 +32,19 @@ class LocalChat(Chat):
     def __init__(self, model: Any, processor: Any, source: loading.Source, *, batch_size: int = 1) -> None:
         self.model, self.processor, self.source = model, processor, source
         self._tokenizer = getattr(processor, "tokenizer", processor)
-        self._sees = self._tokenizer is not processor
+        self._takes_images = self._tokenizer is not processor
         self._tokenizer.padding_side = "left"
         self.batch_size = batch_size if self._tokenizer.pad_token is not None else 1
         self.templated = bool(getattr(processor, "chat_template", None))
-        self.keeps_order = self._sees and self.templated and _keeps_order(processor)
+        self.keeps_order = self._takes_images and self.templated and _template_keeps_order(processor)
         self.parameters = sum(p.numel() for p in model.parameters())
         self._lock = threading.Lock()  # fast tokenizers keep state between calls
         self._sampling_lock = threading.Lock()  # torch samples with its global generator
         self._word_tokens: dict[Words, dict[str, list[int]]] = {}
         eos = model.generation_config.eos_token_id
         eos = self._tokenizer.eos_token_id if eos is None else eos
-        self._eos = {int(e) for e in (eos if isinstance(eos, (list, tuple)) else [eos]) if e is not None}
+        ends = eos if isinstance(eos, (list, tuple)) else [eos]
+        self._eos = {int(token) for token in ends if token is not None}
 
     def describe(self) -> Json:
         template = "the model's chat template" if self.templated else "the words alone (InstructBLIP)"
@@ -67,24 +68,24 @@ class LocalChat(Chat):
 
     def _complete_batch(self, messages: Sequence[Message], sampling: Sampling) -> list[Completion]:
         """Completions of one forward pass."""
-        inputs, top = self._inputs(messages), sampling.top
+        inputs, words = self._encode_messages(messages), sampling.top
         if sampling.temperature > 0:
             devices = [self.model.device] if self.model.device.type == "cuda" else []
-            drawing = {"do_sample": True, "temperature": sampling.temperature, "top_k": sampling.top_k}
-            drawing["top_p"] = 1.0 if sampling.top_p is None else sampling.top_p
+            options = {"do_sample": True, "temperature": sampling.temperature, "top_k": sampling.top_k}
+            options["top_p"] = 1.0 if sampling.top_p is None else sampling.top_p
             with self._sampling_lock, torch.random.fork_rng(devices=devices):
                 torch.manual_seed(messages[0].seed or 0)
-                rows, first = self.generate(inputs, sampling.max_tokens, **drawing)
+                answers, scores = self.generate(inputs, sampling.max_tokens, **options)
         else:
-            rows, first = self.generate(inputs, sampling.max_tokens)
-        if top is not None:
-            first = first.log_softmax(-1) if top.logs else first.softmax(-1)  # (N, V)
+            answers, scores = self.generate(inputs, sampling.max_tokens)
+        if words is not None:  # (N, V) logits -> probabilities of each answer's first token, or logarithms
+            scores = scores.log_softmax(-1) if words.logs else scores.softmax(-1)
         completions = []
-        for index, ids in enumerate(rows):
-            text = self.text(ids)
+        for index, ids in enumerate(answers):
+            text = self.decode_ids(ids)
             probabilities = None
-            if top is not None and strip_thoughts(text) == text:  # not for the first token of a thought
-                probabilities = self._sum_by_word(first[index], top)
+            if words is not None and strip_thoughts(text) == text:  # the first token is no thought's
+                probabilities = self._sum_by_word(scores[index], words)
             completions.append(Completion(text, probabilities, len(ids), len(ids) < sampling.max_tokens))
         return completions
 
@@ -96,11 +97,11 @@ class LocalChat(Chat):
         options: dict[str, Any] = {"do_sample": False, **sampling, "num_beams": 1, "max_new_tokens": tokens}
         with loading.exact():
             inputs = loading.move_inputs(self.model, inputs)
-            if not self._sees:
+            if not self._takes_images:
                 pad, length = self._tokenizer.pad_token_id, inputs["input_ids"].shape[1]
-                room = getattr(self.model.config, "max_position_embeddings", 0)
-                if room and length + tokens > room:
-                    raise ValueError(f"{length} tokens of prompt and {tokens} of answer exceed its {room}")
+                limit = getattr(self.model.config, "max_position_embeddings", 0)
+                if limit and length + tokens > limit:
+                    raise ValueError(f"{length} tokens of prompt and {tokens} of answer exceed its {limit}")
                 options["pad_token_id"] = min(self._eos) if pad is None else pad
                 produced = self.model.generate(**inputs, **options)  # (N, length + new)
                 return self._cut_at_end(produced[:, length:]), torch.empty(0)
@@ -113,13 +114,11 @@ class LocalChat(Chat):
     def _cut_at_end(self, produced: torch.Tensor) -> list[list[int]]:
         return [list(takewhile(lambda token: token not in self._eos, row)) for row in produced.tolist()]
 
-    def _inputs(self, messages: Sequence[Message]) -> dict[str, Any]:
+    def _encode_messages(self, messages: Sequence[Message]) -> dict[str, Any]:
         """Inputs of `generate`; several messages are padded on the left."""
         from PIL import Image
 
-        batch: Json = (
-            {"padding": True, "return_tensors": "pt"} if len(messages) > 1 else {"return_tensors": "pt"}
-        )
+        batch: Json = {"return_tensors": "pt", **({"padding": True} if len(messages) > 1 else {})}
         texts = ["".join(part for part in message.parts if isinstance(part, str)) for message in messages]
         if not self.templated:
             images = [Image.fromarray(image) for message in messages for image in message.images]
@@ -128,10 +127,10 @@ class LocalChat(Chat):
         turns: list[Any] = []
         for message, text in zip(messages, texts, strict=True):
             content: list[Any] = []
-            for part in message.parts if self._sees else ():
+            for part in message.parts if self._takes_images else ():
                 image = None if isinstance(part, str) else Image.fromarray(part)
                 content.append({"type": "image", "image": image} if image else {"type": "text", "text": part})
-            turns.append([{"role": "user", "content": content if self._sees else text}])
+            turns.append([{"role": "user", "content": content if self._takes_images else text}])
         options: Json = {"add_generation_prompt": True, "tokenize": True, "return_dict": True}
         # Newer versions of transformers take the processor's arguments in one dictionary.
         takes_kwargs = "processor_kwargs" in inspect.signature(self.processor.apply_chat_template).parameters
@@ -139,19 +138,22 @@ class LocalChat(Chat):
         with self._lock:
             return dict(self.processor.apply_chat_template(turns, **options))
 
-    def text(self, ids: Sequence[int]) -> str:
+    def decode_ids(self, ids: Sequence[int]) -> str:
         """Text of token ids, stripped, without special tokens."""
         with self._lock:
             return self._tokenizer.decode(ids, skip_special_tokens=True).strip()
 
-    def _sum_by_word(self, first: torch.Tensor, top: Words) -> dict[str, float | None]:
-        """Probability (or logarithm) per word: first (V,), summed over the tokens that may begin the word."""
-        if top not in self._word_tokens:
-            self._word_tokens[top] = (yes_no_tokens if top.any_case else letter_tokens)(self._tokenizer)
+    def _sum_by_word(self, scores: torch.Tensor, words: Words) -> dict[str, float | None]:
+        """Word -> its probability (or logarithm): scores (V,), summed over the tokens that may begin the
+        word; None where no token does."""
+        if words not in self._word_tokens:
+            self._word_tokens[words] = (yes_no_tokens if words.any_case else letter_tokens)(self._tokenizer)
         by_word = {}
-        for word in top.words:
-            values = first[self._word_tokens[top][word]]  # (tokens,)
-            by_word[word] = float(values.logsumexp(0) if top.logs else values.sum()) if len(values) else None
+        for word in words.words:
+            values = scores[self._word_tokens[words][word]]  # (tokens,)
+            by_word[word] = (
+                float(values.logsumexp(0) if words.logs else values.sum()) if len(values) else None
+            )
         return by_word
 
 
@@ -162,31 +164,32 @@ def first_tokens(tokenizer: Any, words: Sequence[str]) -> set[int]:
 
 
 def yes_no_tokens(tokenizer: Any) -> dict[str, list[int]]:
-    """ "yes" and "no" -> ids of tokens that only such an answer begins with."""
+    """Ids of tokens that begin one of the answers "yes" and "no", in any case, and not the other."""
     yes, no = (
-        first_tokens(tokenizer, [f"{gap}{form}" for gap in ("", " ") for form in (w, w.title(), w.upper())])
-        for w in ("yes", "no")
+        first_tokens(tokenizer, [f"{gap}{form}" for gap in ("", " ") for form in forms])
+        for forms in (("yes", "Yes", "YES"), ("no", "No", "NO"))
     )
     return {"yes": sorted(yes - no), "no": sorted(no - yes)}
 
 
 def letter_tokens(tokenizer: Any) -> dict[str, list[int]]:
-    """Letter -> ids of tokens that only its answer begins with."""
+    """Letter -> ids of tokens that begin its answer, and that of no other letter."""
     tokens_of = {}
     for letter in LETTERS:
+        # With the marks by which vocabularies write a space before a word
         pieces = [tokenizer.convert_tokens_to_ids(f"{gap}{letter}") for gap in ("", "▁", "Ġ")]
         in_vocabulary = {token for token in pieces if token not in (None, tokenizer.unk_token_id)}
         tokens_of[letter] = first_tokens(tokenizer, (letter, f" {letter}")) | in_vocabulary
     counts = Counter(token for ids in tokens_of.values() for token in ids)
-    return {letter: sorted(t for t in ids if counts[t] == 1) for letter, ids in tokens_of.items()}
+    return {letter: sorted(token for token in ids if counts[token] == 1) for letter, ids in tokens_of.items()}
 
 
-def _keeps_order(processor: Any) -> bool:
+def _template_keeps_order(processor: Any) -> bool:
     """Whether the chat template keeps an image between two texts."""
     parts = [{"type": "text", "text": "<1>"}, {"type": "image"}, {"type": "text", "text": "<2>"}]
     try:
         prompt = render_prompt(processor, parts)
-    except MetricError:  # a template for one text only
+    except MetricError:  # the template takes one text only
         return False
     return "<1>" in prompt and "<2>" in prompt and bool(prompt.split("<1>")[1].split("<2>")[0].strip())
 
@@ -222,10 +225,8 @@ def load_chat(
         return model, processor, source
     _check_template(processor, path_or_id)
     question = {"type": "text", "text": "<what?>"}
-    prompt, without_image = (
-        render_prompt(processor, [{"type": "image"}, question]),
-        render_prompt(processor, [question]),
-    )
+    prompt = render_prompt(processor, [{"type": "image"}, question])
+    without_image = render_prompt(processor, [question])
     # A template for plain strings would print the list of parts.
     if "<what?>" not in prompt or prompt == without_image or "'type'" in prompt:
         raise MetricError(

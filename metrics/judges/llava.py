@@ -139,7 +139,7 @@ class LlavaNextJudge(LocalChat, Described):
             first = first.softmax(-1)  # (B, V); below (B,): summed over the words' tokens
             p_yes, p_no = (first[:, words].sum(-1).tolist() for words in (self._yes, self._no))
             for (row, prompt), tokens, yes, no in zip(chunk, produced, p_yes, p_no, strict=True):
-                yield (jobs[row].image, prompt), Answer(self.text(tokens), len(tokens), yes, no)
+                yield (jobs[row].image, prompt), Answer(self.decode_ids(tokens), len(tokens), yes, no)
 
     def _prefill(self, jobs: Sequence[_Job]) -> DynamicCache:
         """Key-value cache of N prefixes of one length."""

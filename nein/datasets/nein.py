@@ -223,7 +223,7 @@ def records_hash(samples: Iterable[Sample]) -> str:
 
 def validate_images(samples: Iterable[Sample], source: str, full: bool = False) -> None:
     """Raises UserError naming every missing or unreadable image. full: decodes more than the header."""
-    from nein.engine.images import ImageError, decode, probe
+    from nein.engine.images import ImageError, decode, read_size
 
     problems, checked = Problems(), set[Path]()
     for sample in samples:
@@ -231,7 +231,7 @@ def validate_images(samples: Iterable[Sample], source: str, full: bool = False) 
         roles |= {sample.source_path: "COCO image", sample.sample_path: "NeIn image"}
         for path in [path for path in roles if path not in checked]:
             try:
-                (decode if full else probe)(path)
+                (decode if full else read_size)(path)
             except ImageError as error:
                 kind = "unreadable" if path.is_file() else "missing"
                 problems.add(f"{kind} {roles[path]}", str(error) if path.is_file() else str(path))

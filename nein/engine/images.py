@@ -1,4 +1,4 @@
-"""The one place that decodes and encodes images.
+"""Decodes and encodes the images of all benchmarks; no other file does.
 
 `RULE`, written into every manifest: first frame; 16-bit gray is divided by 256; transparency is composed on
 white; palettes, CMYK, YCbCr, LAB and gray go through Pillow's `convert("RGB")`; floating-point pixels are
@@ -36,28 +36,28 @@ class ImageError(UserError):
 
 
 def decode(path: Path, *, plain: bool = False) -> np.ndarray:
-    """The image as (H, W, 3) uint8 RGB, by `RULE`. plain: by Pillow's `convert("RGB")` alone, as released
-    scripts read: transparency is dropped, 16 bits are clipped. Raises ImageError for a missing, truncated,
-    empty or unknown file."""
+    """The image as (H, W, 3) uint8 RGB, by `RULE`. plain: by Pillow's `convert("RGB")` alone, as
+    released scripts do, which drops transparency and clips 16 bits. Raises ImageError for a missing,
+    truncated, empty or unknown file."""
     with _open(path) as image:
         image.load()
         return np.array(image.convert("RGB") if plain else _convert_rgb(image))
 
 
-def orientation(path: Path) -> int:
+def read_orientation(path: Path) -> int:
     """The EXIF orientation of a file, 1 for none. Raises ImageError."""
     with _open(path) as image:
         return int(image.getexif().get(_ORIENTATION, 1))
 
 
-def upright(image: np.ndarray, orientation: int) -> np.ndarray:
+def turn_upright(image: np.ndarray, orientation: int) -> np.ndarray:
     """The image, (H, W, 3) uint8, turned upright from its EXIF orientation."""
     oriented = Image.fromarray(image)
     oriented.getexif()[_ORIENTATION] = orientation
     return np.array(ImageOps.exif_transpose(oriented))
 
 
-def thumbnail(source: np.ndarray | Image.Image, side: int, quality: int = 75) -> bytes:
+def encode_thumbnail(source: np.ndarray | Image.Image, side: int, quality: int = 75) -> bytes:
     """An encoded image with no side longer than `side` pixels: below 256 a lossless WebP, since artifacts of
     JPEG look like an editor's, else a JPEG. source: (H, W, 3) uint8, or Pillow's."""
     image = Image.fromarray(check(source)) if isinstance(source, np.ndarray) else source
@@ -70,36 +70,36 @@ def thumbnail(source: np.ndarray | Image.Image, side: int, quality: int = 75) ->
     return buffer.getvalue()
 
 
-def thumbnail_of(path: Path, side: int) -> bytes:
+def read_thumbnail(path: Path, side: int) -> bytes:
     """The thumbnail of a file, by `RULE`; a large JPEG is decoded at a smaller scale. Raises ImageError."""
     with _open(path) as image:
         image.draft("RGB", (2 * side, 2 * side))
         image.load()
-        return thumbnail(_convert_rgb(image), side)
+        return encode_thumbnail(_convert_rgb(image), side)
 
 
-def probe(path: Path) -> tuple[int, int]:
+def read_size(path: Path) -> tuple[int, int]:
     """(width, height) from the header alone; the pixels are not decoded. Raises ImageError."""
     with _open(path) as image:
         return image.size
 
 
 def find_file(path: Path) -> Path:
-    """The path; where it does not exist, the same name in the other Unicode form (NFC, NFD), in which another
-    system may have written its accents."""
-    forms = (path, *(Path(unicodedata.normalize(form, str(path))) for form in ("NFC", "NFD")))
-    return next((form for form in forms if is_local(form)), path)
+    """The path, or, where no file has it, the same name in the other Unicode form (NFC, NFD): systems write
+    accents in different ways."""
+    candidates = (path, *(Path(unicodedata.normalize(form, str(path))) for form in ("NFC", "NFD")))
+    return next((candidate for candidate in candidates if is_local(candidate)), path)
 
 
 @contextlib.contextmanager
 def _open(path: Path) -> Iterator[Image.Image]:
-    """A file with its header read. Raises ImageError for Pillow's errors, also later ones, and for images
-    beyond `MAX_PIXELS` or `MAX_RATIO`."""
+    """Opens a file and reads its header. Raises ImageError for Pillow's errors, in the `with` block too, and
+    for images beyond `MAX_PIXELS` or `MAX_RATIO`."""
     try:
         with Image.open(path, formats=FORMATS) as image:
-            most = int(os.environ.get("NEIN_MAX_PIXELS", MAX_PIXELS))
-            if image.width * image.height > most:
-                size = f"{image.width} x {image.height} pixels, more than {most:,}"
+            limit = int(os.environ.get("NEIN_MAX_PIXELS", MAX_PIXELS))
+            if image.width * image.height > limit:
+                size = f"{image.width} x {image.height} pixels, more than {limit:,}"
                 raise ImageError(f"{path}: the image has {size}; NEIN_MAX_PIXELS allows more")
             if max(image.size) > MAX_RATIO * min(image.size):
                 raise ImageError(
@@ -120,7 +120,9 @@ def _open(path: Path) -> Iterator[Image.Image]:
 def write_png(path: Path, image: np.ndarray) -> None:
     """Writes an (H, W, 3) uint8 image without loss, atomically; the same pixels give the same bytes."""
     with atomic.write_file(path) as file:
-        Image.fromarray(check(image)).save(file, "PNG", compress_level=1)  # 6 takes longer than to decode
+        Image.fromarray(check(image)).save(
+            file, "PNG", compress_level=1
+        )  # level 6 takes longer than decoding
 
 
 def write_jpeg(path: Path, image: np.ndarray) -> None:
@@ -147,6 +149,6 @@ def _convert_rgb(image: Image.Image) -> Image.Image:
         return Image.fromarray(np.repeat(gray[:, :, None], 3, axis=2))
     if image.mode in ("P", "PA", "LA", "RGBA", "La", "RGBa") or "transparency" in image.info:
         layer = image.convert("RGBA")
-        canvas = Image.new("RGBA", layer.size, (255, 255, 255, 255))
-        image = Image.alpha_composite(canvas, layer)
+        white = Image.new("RGBA", layer.size, (255, 255, 255, 255))
+        image = Image.alpha_composite(white, layer)
     return image if image.mode == "RGB" else image.convert("RGB")

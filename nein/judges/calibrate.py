@@ -118,7 +118,7 @@ def paste_cases(annotations: coco.Annotations, seed: int) -> list[Case]:
         for donor, thing in rng.sample(every, min(len(every), DONORS_TRIED)):
             if thing.box is None or thing.category in image.categories or donor.stem == image.stem:
                 continue
-            width, height = images.probe(donor.path)
+            width, height = images.read_size(donor.path)
             area = thing.box[2] * thing.box[3] / (width * height)  # fraction of the image
             if not PASTED_AREA[0] <= area <= PASTED_AREA[1] or min(thing.box[2:]) < 4:
                 continue

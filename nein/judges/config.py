@@ -1,4 +1,4 @@
-"""The options of `nein calibrate`, `nein check`, `nein study` and `nein negbench judge`."""
+"""Options of `nein calibrate`, `check`, `study` and `negbench judge`; `read_config` reads those of a run."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ SETS = ("sources", "instances", "pasted")
 
 
 def read_config(path: Path, judges: Mapping[str, str] | None = None) -> tuple[RunDir, EvalConfig]:
-    """The first run at or below `path`, and its configuration. judges: kind -> reference in its place."""
+    """Reads the first run at or below `path` and its configuration. judges: kind -> reference of a judge that
+    takes the place of the run's own."""
     from nein.benchmarks.nein.runs import RunDir
     from nein.engine.folder import runs_below
 
-    below = runs_below(path)
-    if not below:
+    folders = runs_below(path)
+    if not folders:
         raise UserError(f"'{path}' is not a run (no manifest.json); pass the folder that was its --out.")
-    run = RunDir(below[0])
+    run = RunDir(folders[0])
     settings = run.manifest()["config"]
     settings = {**settings, "models": {**settings.get("models", {}), **(judges or {})}}
     try:
@@ -41,8 +42,8 @@ def read_config(path: Path, judges: Mapping[str, str] | None = None) -> tuple[Ru
         ) from None
 
 
-def needs_of(kind: str, run: Path, reference: str = "") -> list[Need]:
-    """Of a judge, or of the run's own."""
+def judge_needs(kind: str, run: Path, reference: str = "") -> list[Need]:
+    """Downloads for the judge `reference`, or, if it is "", for the run's own judge of this kind."""
     from nein.models import needs
 
     return needs.model_needs(kind, reference or getattr(read_config(run)[1].models, kind))
@@ -50,9 +51,9 @@ def needs_of(kind: str, run: Path, reference: str = "") -> list[Need]:
 
 @dataclass(kw_only=True)
 class CalibrateConfig(Limit, Seed, Batches, Budget):
-    """Which judges are asked about which images."""
+    """The judges to calibrate, and the images of known truth that they are asked about."""
 
-    counted = "pictures of each set"
+    counted = "images of each set"
 
     run: Path = argument("RUN", "result folder, or one run in it")
     judges: Names = option(list(KINDS), "judges: vqa, ovd; vqa=REFERENCE: another than the run's", "Main")
@@ -68,12 +69,12 @@ class CalibrateConfig(Limit, Seed, Batches, Budget):
     out: Path | None = option(None, "result folder (default: RUN/calibration)", "Output")
 
     def needs(self) -> list[Need]:
-        return [need for kind, name in self.named.items() for need in needs_of(kind, self.run, name)]
+        return [need for kind, name in self.named.items() for need in judge_needs(kind, self.run, name)]
 
     @property
     def named(self) -> dict[str, str]:
         """Kind -> the judge, "" for the run's own. Raises UserError."""
-        pairs = (item.partition("=") for item in self.judges)
+        pairs = (judge.partition("=") for judge in self.judges)
         return {match_name("judge", kind, KINDS): reference for kind, _, reference in pairs}
 
     def check(self) -> None:
@@ -85,7 +86,7 @@ class CalibrateConfig(Limit, Seed, Batches, Budget):
 
 @dataclass(kw_only=True)
 class CheckConfig(DtypeOptions, OnDevice, Threads, Sending):
-    """What is checked."""
+    """The editor or judge to check, and with how many samples."""
 
     subject: str = argument("SUBJECT", "editor, or judge of --kind: name, folder, hub id, module:attribute")
     kind: Literal["editor", "vqa", "ovd"] = option("editor", "what is checked: an editor or a judge", "Main")
@@ -102,7 +103,7 @@ class CheckConfig(DtypeOptions, OnDevice, Threads, Sending):
 
 @dataclass(kw_only=True)
 class RetrievedConfig(Batches, OnDevice, Budget):
-    """Which retrieval is judged, by which judge."""
+    """The retrieval run to judge, and the calibrated judge."""
 
     run: Path = argument("OUT", "folder of nein negbench eval")
     judged_by: Path = option(Path("runs/nano"), "nein eval run with a calibrated judge", "Main", value="RUN")
@@ -110,12 +111,12 @@ class RetrievedConfig(Batches, OnDevice, Budget):
     queries: PositiveInt = option(200, "negated captions per task", "Data")
 
     def needs(self) -> list[Need]:
-        return needs_of(self.kind, self.judged_by)
+        return judge_needs(self.kind, self.judged_by)
 
 
 @dataclass(kw_only=True)
 class StudyConfig(Elsewhere, Seed):
-    """Which edits people label, and the labels they gave."""
+    """The edits that people label, or the files of their labels."""
 
     run: Path = argument("RUN", "result folder of nein eval")
     labels: Paths = option([], "files that raters saved: print what they say", "Main")

@@ -269,7 +269,7 @@ class ExternalEdits:
             image = images.decode(path, plain=self.plain)
         except images.ImageError as error:
             return EditResult(sample_id, None, str(error).replace(str(path.parent), self.name)), 1
-        return EditResult(sample_id, image), images.orientation(path) if self.plain else 1
+        return EditResult(sample_id, image), images.read_orientation(path) if self.plain else 1
 
 
 def find(folder: Path, plain: bool = False) -> list[ExternalEdits]:

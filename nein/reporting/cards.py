@@ -186,12 +186,12 @@ _AHEAD = 64  # samples whose files are read in advance
 
 def make_thumbnail(picture: np.ndarray, side: int, quality: int = 75) -> Thumbnail:
     """The thumbnail of an image, (H, W, 3) uint8, with sides of at most `side` pixels."""
-    return _uri(images.thumbnail(picture, side, quality))
+    return _uri(images.encode_thumbnail(picture, side, quality))
 
 
 def read_thumbnail(path: Path, side: int) -> Thumbnail:
     try:
-        return _uri(images.thumbnail_of(path, side))
+        return _uri(images.read_thumbnail(path, side))
     except images.ImageError as error:
         return {"none": str(error).rpartition(": ")[2]}
 

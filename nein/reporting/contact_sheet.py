@@ -1,5 +1,5 @@
-"""A grid of images with titles, column heads and verdicts: as PNG, with images scaled to their cells, or as
-PDF or SVG, with text as text and images at full size."""
+"""Draws a grid of images with titles, column heads and verdicts. A PNG has images scaled to their cells; a
+PDF or SVG has text as text and images at full size."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from PIL import Image
 
 GREEN, RED, GREY, INK, FAINT = "#1b7f3b", "#b3261e", "#6b7280", "#111827", "#e5e7eb"
 PANEL, MARKED = "#f3f4f6", "#fdf0c8"
-MARGIN, GAP = 24, 14
-#: Letters stay letters, found and copied from the file; Verdana is as wide where DejaVu is not installed.
+MARGIN, GAP = 24, 14  # pixels around the sheet and between cells
+_LETTER, _LINE = 0.62, 1.4  # mean width of a letter and height of a line, in font sizes
+#: Text stays text, which a reader can search and copy; Verdana is as wide where DejaVu is not installed.
 _STYLE: Any = {"svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "nein"} | {
     "text.parse_math": False,
     "text.hinting": "none",
     "font.sans-serif": ["DejaVu Sans", "Verdana", "sans-serif"],
 }
-_UNDATED = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}
+#: Metadata that is omitted, so that equal sheets are equal bytes.
+_OMITTED_FIELDS = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}
 
 
 @dataclass(frozen=True)
@@ -35,9 +37,9 @@ class Badge:
 
 @dataclass(frozen=True)
 class Cell:
-    """An image, (H, W, 3) uint8, or a message in a `color`; badges go below."""
+    """An image, (H, W, 3) uint8, or a message of color `color`; badges go below."""
 
-    picture: np.ndarray | None
+    image: np.ndarray | None
     message: str = ""
     badges: Sequence[Badge] = ()
     color: str = GREY
@@ -61,15 +63,15 @@ def draw(
     marked: Collection[int] = (),
     kind: str = "png",
 ) -> bytes:
-    """Rows of cells of `size` pixels below column heads, encode as `kind` ("png", "pdf", "svg"). marked:
-    highlighted columns."""
+    """Draws rows of cells of `size` pixels below column heads; returns the file of `kind` ("png", "pdf",
+    "svg"). marked: highlighted columns."""
     with matplotlib.rc_context(_STYLE):
         sheet = _Sheet(len(columns), size, kind)
         sheet.draw_heads(columns, marked)
         for row in rows:
             sheet.draw_row(row)
         for column in marked:
-            sheet.mark(sheet.lefts[column] - GAP / 2, MARGIN / 2, size + GAP, sheet.top)
+            sheet.highlight(sheet.lefts[column] - GAP / 2, MARGIN / 2, size + GAP, sheet.top)
         return sheet.encode()
 
 
@@ -79,9 +81,10 @@ class _Sheet:
     def __init__(self, columns: int, size: int, kind: str) -> None:
         self.size, self.kind = size, kind
         self.inner = columns * size + (columns - 1) * GAP
-        self.lefts, self.top = [MARGIN + column * (size + GAP) for column in range(columns)], MARGIN
-        scale = max(size / 192, 0.6)
-        self.head, self.body, self.small = (round(letters * scale) for letters in (16, 14.5, 12))
+        self.lefts = [MARGIN + column * (size + GAP) for column in range(columns)]
+        self.top = MARGIN  # where the next row begins
+        scale = max(size / 192, 0.6)  # font sizes are for cells of 192 pixels
+        self.head, self.body, self.small = (round(points * scale) for points in (16, 14.5, 12))
         self.canvas = Figure(dpi=72, facecolor="white")
         self.axes = self.canvas.add_axes((0, 0, 1, 1))
         self.axes.set_axis_off()
@@ -90,93 +93,94 @@ class _Sheet:
         for column, name in enumerate(names):
             weight = "bold" if column in marked else "normal"
             lines = [_shorten(line, self.head, self.size) for line in name.split("\n")]
-            self.text(self.lefts[column], MARGIN, lines, self.head, fontweight=weight)
-        self.top += max(name.count("\n") + 1 for name in names) * _line(self.head)
+            self.draw_text(self.lefts[column], MARGIN, lines, self.head, fontweight=weight)
+        self.top += max(name.count("\n") + 1 for name in names) * _line_height(self.head)
 
     def draw_row(self, row: Row) -> None:
-        start, line = self.top, _line(self.small)
-        self.box(MARGIN, start + GAP // 2 - 1, self.inner, 2, facecolor=FAINT)
+        start, line_height = self.top, _line_height(self.small)
+        self.draw_box(MARGIN, start + GAP // 2 - 1, self.inner, 2, facecolor=FAINT)
         lines = _wrap(row.title, self.body, self.inner)
-        title = self.text(MARGIN, start + GAP, lines, self.body)
+        title = self.draw_text(MARGIN, start + GAP, lines, self.body)
         lines = [_shorten(row.subtitle, self.small, self.inner)] if row.subtitle else []
-        subtitle = self.text(MARGIN, start + GAP + title, lines, self.small, color=GREY)
+        subtitle = self.draw_text(MARGIN, start + GAP + title, lines, self.small, color=GREY)
         top = start + GAP + title + subtitle + 6
-        pictures = [cell.picture for cell in row.cells if cell.picture is not None]
-        tall = max((_fit_size(picture, self.size)[1] for picture in pictures), default=self.size)
-        if len(pictures) < len(row.cells):
-            tall = max(tall, 5 * line)  # a message needs some lines even next to very flat images
-        for left, cell in zip(self.lefts, row.cells, strict=True):
-            if cell.picture is not None:
-                self.picture(left, top, cell.picture)
+        images = [cell.image for cell in row.cells if cell.image is not None]
+        height = max((_fit_size(image, self.size)[1] for image in images), default=self.size)
+        if len(images) < len(row.cells):
+            height = max(height, 5 * line_height)  # a message needs some lines even next to very flat images
+        for x, cell in zip(self.lefts, row.cells, strict=True):
+            if cell.image is not None:
+                self.draw_image(x, top, cell.image)
             else:
-                self.box(left, top, self.size, tall, facecolor=PANEL, edgecolor=GREY)
-                lines = _wrap(cell.message, self.small, self.size - 16)[: max(1, (tall - 16) // line)]
-                self.text(left + 8, top + 8, lines, self.small, color=cell.color)
+                self.draw_box(x, top, self.size, height, facecolor=PANEL, edgecolor=GREY)
+                lines = _wrap(cell.message, self.small, self.size - 16)
+                lines = lines[: max(1, (height - 16) // line_height)]
+                self.draw_text(x + 8, top + 8, lines, self.small, color=cell.color)
             for number, badge in enumerate(cell.badges):
-                ground = {"boxstyle": "round,pad=0.2,rounding_size=0.4", "fc": badge.color, "ec": "none"}
-                below, text = (
-                    top + tall + 4 + number * (line + 4),
-                    _shorten(badge.text, self.small, self.size - 12),
-                )
-                self.text(left + 6, below + 1, [text], self.small, color="#ffffff", bbox=ground)
-        self.top = top + tall + max(len(cell.badges) for cell in row.cells) * (line + 4) + GAP
+                background = {"boxstyle": "round,pad=0.2,rounding_size=0.4", "fc": badge.color, "ec": "none"}
+                y = top + height + 5 + number * (line_height + 4)
+                text = _shorten(badge.text, self.small, self.size - 12)
+                self.draw_text(x + 6, y, [text], self.small, color="#ffffff", bbox=background)
+        self.top = top + height + max(len(cell.badges) for cell in row.cells) * (line_height + 4) + GAP
         if row.marked:
-            self.mark(MARGIN / 2, start + GAP / 2, self.inner + MARGIN, self.top - GAP - start)
+            self.highlight(MARGIN / 2, start + GAP / 2, self.inner + MARGIN, self.top - GAP - start)
 
-    def text(self, left: float, top: float, lines: Sequence[str], letters: int, **look: Any) -> int:
-        """Draws lines of text of `letters` pixels; returns their height."""
+    def draw_text(self, x: float, y: float, lines: Sequence[str], points: int, **style: Any) -> int:
+        """Draws lines of text of font size `points` downward from y; returns their height."""
         for number, line in enumerate(lines):
-            below = top + letters + number * _line(letters)
-            self.axes.text(left, below, line, **{"fontsize": letters, "color": INK, **look})
-        return len(lines) * _line(letters)
+            baseline = y + points + number * _line_height(points)
+            self.axes.text(x, baseline, line, **{"fontsize": points, "color": INK, **style})
+        return len(lines) * _line_height(points)
 
-    def box(self, left: float, top: float, width: float, height: float, **look: Any) -> None:
-        look = {"boxstyle": "square,pad=0", "edgecolor": "none", "linewidth": 1, **look}
-        self.axes.add_patch(FancyBboxPatch((left, top), width, height, **look))
+    def draw_box(self, x: float, y: float, width: float, height: float, **style: Any) -> None:
+        style = {"boxstyle": "square,pad=0", "edgecolor": "none", "linewidth": 1, **style}
+        self.axes.add_patch(FancyBboxPatch((x, y), width, height, **style))
 
-    def mark(self, left: float, top: float, width: float, height: float) -> None:
-        look = {"boxstyle": "round,pad=0,rounding_size=6", "facecolor": MARKED, "zorder": -1}
-        self.box(left, top, width, height, **look)
+    def highlight(self, x: float, y: float, width: float, height: float) -> None:
+        style = {"boxstyle": "round,pad=0,rounding_size=6", "facecolor": MARKED, "zorder": -1}
+        self.draw_box(x, y, width, height, **style)
 
-    def picture(self, left: int, top: int, pixels: np.ndarray) -> None:
-        width, height = _fit_size(pixels, self.size)
-        if self.kind == "png" or width > pixels.shape[1]:
-            pixels = np.asarray(fit(pixels, self.size))
-        ends = left, left + width, top + height, top
-        self.axes.imshow(pixels, extent=ends, interpolation="none", aspect="auto")
+    def draw_image(self, x: int, y: int, image: np.ndarray) -> None:
+        width, height = _fit_size(image, self.size)
+        if self.kind == "png" or width > image.shape[1]:
+            image = np.asarray(fit(image, self.size))  # (height, width, 3)
+        self.axes.imshow(image, extent=(x, x + width, y + height, y), interpolation="none", aspect="auto")
 
     def encode(self) -> bytes:
         width, height = self.inner + 2 * MARGIN, self.top + MARGIN
         self.canvas.set_size_inches(width / 72, height / 72)
         self.axes.set(xlim=(0, width), ylim=(height, 0))
         buffer = io.BytesIO()
-        self.canvas.savefig(buffer, format=self.kind, dpi=72, metadata={_UNDATED[self.kind]: None})
+        self.canvas.savefig(buffer, format=self.kind, dpi=72, metadata={_OMITTED_FIELDS[self.kind]: None})
         return buffer.getvalue()
 
 
-def _line(letters: int) -> int:
-    return round(letters * 1.4)
+def _line_height(points: int) -> int:
+    return round(points * _LINE)
 
 
-def _wrap(text: str, letters: int, width: float) -> list[str]:
-    """Lines of at most `width` pixels, by the mean width of a letter."""
-    paragraphs = text.split("\n") if text else []
-    return [
-        line for part in paragraphs for line in textwrap.wrap(part, max(4, int(width / (0.62 * letters))))
-    ]
+def _count_letters(points: int, width: float) -> int:
+    """Letters of font size `points` that fit into `width` pixels; at least 4."""
+    return max(4, int(width / (_LETTER * points)))
 
 
-def _shorten(text: str, letters: int, width: float) -> str:
-    count = max(4, int(width / (0.62 * letters)))
+def _wrap(text: str, points: int, width: float) -> list[str]:
+    count = _count_letters(points, width)
+    return [line for paragraph in text.split("\n") for line in textwrap.wrap(paragraph, count)]
+
+
+def _shorten(text: str, points: int, width: float) -> str:
+    count = _count_letters(points, width)
     return text if len(text) <= count else f"{text[: count - 3]}..."
 
 
-def _fit_size(picture: np.ndarray, size: int) -> tuple[int, int]:
-    height, width = picture.shape[:2]
+def _fit_size(image: np.ndarray, size: int) -> tuple[int, int]:
+    """(width, height) of an image, (H, W, 3), once its longer side is `size` pixels."""
+    height, width = image.shape[:2]
     factor = size / max(height, width)
     return max(1, round(width * factor)), max(1, round(height * factor))
 
 
-def fit(picture: np.ndarray, size: int) -> Image.Image:
-    """The image, scaled to a longer side of `size`."""
-    return Image.fromarray(picture).resize(_fit_size(picture, size), Image.Resampling.LANCZOS)
+def fit(image: np.ndarray, size: int) -> Image.Image:
+    """The image, scaled to a longer side of `size` pixels."""
+    return Image.fromarray(image).resize(_fit_size(image, size), Image.Resampling.LANCZOS)

@@ -15,11 +15,11 @@ import numpy as np
 from nein import statistics
 from nein.statistics.estimates import ENOUGH, Clusters, Estimate, estimate_bounded, number_clusters, pairs
 
-#: Smallest sensitivity + specificity - 1 for a correction, which multiplies errors by its inverse: five.
+#: Smallest sensitivity + specificity - 1 for a correction, which divides by it: errors grow fivefold.
 MIN_YOUDEN = 0.2
-#: Half-width of an interval worth labelling for: a gap of 10 points between two such estimates is found with
-#: probability 0.8 (their standard errors are 2.6 points, that of the gap 3.6).
-WORTH = 0.05
+#: Half-width that intervals should reach by labels: a gap of 10 points between two such estimates is found
+#: with probability 0.8 (their standard errors are 2.6 points, that of the gap 3.6).
+TARGET_HALF_WIDTH = 0.05
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,9 @@ def rates(
     scores: Sequence[float | None] | None = None,
 ) -> Rates:
     """Rates from N cases of known truth. verdicts: None where unreadable; scores: soft ones of "present"."""
-    shares = []
+    shares = []  # sensitivity, specificity
     cases = [*zip(present, verdicts, clusters, scores or [None] * len(verdicts), strict=True)]
-    for kind in (True, False):  # sensitivity, specificity
+    for kind in (True, False):
         hits = [(v == kind, c) for truth, v, c, _ in cases if truth == kind and v is not None]
         shares.append(statistics.bounded_mean([hit for hit, _ in hits], [cluster for _, cluster in hits]))
     soft = [(score, truth, cluster) for truth, _, cluster, score in cases if score is not None]
@@ -75,7 +75,7 @@ def rates(
 @dataclass(frozen=True)
 class Corrected:
     """A corrected estimate; its value is None if `refused` says why. n: its samples, if not those of the raw
-    estimate; needed: labels for an interval of -/+ `WORTH`, None if no number suffices."""
+    estimate; needed: labels for an interval of -/+ `TARGET_HALF_WIDTH`, None if no number suffices."""
 
     value: float | None
     low: float | None
@@ -93,8 +93,8 @@ def correct(
     1 may be as low as `MIN_YOUDEN`. Source: Rogan & Gladen, American Journal of Epidemiology 107 (1978).
 
     For Retention, the share of objects really still there, the rates swap. Objects that the judge saw before
-    the edit are easier to see: the calibrated sensitivity is at best a lower bound, and an estimate too high
-    for it is refused.
+    the edit are easier to see: the calibrated sensitivity is at best a lower bound, and a share that is too
+    high for it is refused.
     """
     hit, reject = judge.specificity, judge.sensitivity  # P(counted | true), P(not counted | false)
     if quantity == "retention":
@@ -103,8 +103,8 @@ def correct(
     if hit is None or reject is None or youden is None or youden.low is None:
         return Corrected(None, None, None, "the calibration lacks present or absent objects")
     if youden.low <= MIN_YOUDEN:
-        why = f"sensitivity + specificity - 1 is {youden.value:.2f} and may be as low as {youden.low:.2f}"
-        return Corrected(None, None, None, f"{why}: this judge hardly tells present from absent")
+        doubt = f"sensitivity + specificity - 1 is {youden.value:.2f} and may be as low as {youden.low:.2f}"
+        return Corrected(None, None, None, f"{doubt}: this judge hardly tells present from absent")
     return _clip(
         propagate(lambda r, yes, no: (r + no - 1) / (yes + no - 1), judged, hit, reject),
         f"{100 * judged.value:.1f} % cannot come from a judge with these error rates: it errs otherwise on "
@@ -113,21 +113,22 @@ def correct(
 
 
 def correct_difference(judged: Estimate, judge: Rates) -> Corrected:
-    """The difference of two shares that are really there, -1 to 1, from that of the shares that a judge sees:
-    d / (Se + Sp - 1), and no more than 1. Refused as `correct` is."""
+    """The difference of two true shares from the difference d of the shares that a judge sees: d / (Se + Sp -
+    1), clipped to [-1, 1]. Refused as `correct` is."""
     youden = judge.youden
     if youden is None or youden.low is None or youden.low <= MIN_YOUDEN:
         return Corrected(None, None, None, "this judge hardly tells present from absent")
     difference = propagate(lambda d, rate: d / rate, judged, youden)
-    ends = (
+    value, low, high = (
         None if end is None else min(1.0, max(-1.0, end))
         for end in (difference.value, difference.low, difference.high)
     )
-    return Corrected(*ends)
+    return Corrected(value, low, high)
 
 
 def _clip(share_estimate: Estimate, impossible: str, n: int | None = None) -> Corrected:
-    """A share, clipped to [0, 1], and its interval moved with it; refused if none of it lies within."""
+    """A share, clipped to [0, 1], and its interval moved with it. Refused with the text `impossible` if the
+    interval lies outside [0, 1]."""
     value, low, high = share_estimate.value, share_estimate.low, share_estimate.high
     assert low is not None
     assert high is not None
@@ -161,17 +162,18 @@ def prediction_powered(
         "the labels contradict the judge by more than there can be: are they a random part of the samples?"
     )
 
-    people = statistics.bounded_mean(truth, clusters)
-    assert people is not None
-    alone = replace(_clip(people, impossible, len(common)), needed=_labels_needed(people, 0.0, len(scored)))
+    label_mean = statistics.bounded_mean(truth, clusters)
+    assert label_mean is not None
+    needed = _labels_needed(label_mean, 0.0, len(scored))
+    plain = replace(_clip(label_mean, impossible, len(common)), needed=needed)
     others_mean = statistics.bounded_mean(judged_others, other_clusters)
     shift = statistics.bounded_mean(truth - weight * judged_common, clusters, -1.0, 1.0, yes_no=True)
     if not weight or others_mean is None or shift is None:
-        return alone
+        return plain
     total = propagate(lambda moved, mean: moved + weight * mean, shift, others_mean)
     tuned = _clip(total, impossible, len(common))
-    if not tuned.refused and _width(tuned) >= _width(alone):
-        return alone
+    if not tuned.refused and _width(tuned) >= _width(plain):
+        return plain
     return replace(tuned, needed=_labels_needed(shift, weight * _width(others_mean) / 2, len(scored)))
 
 
@@ -188,9 +190,9 @@ def _tune_weight(truth: np.ndarray, judged: np.ndarray, others: np.ndarray, numb
     # (n + m,): the part of every sample in mean(judged) - mean(others); below (G,) by cluster
     parts = np.concatenate([(judged - judged.mean()) / count, (others.mean() - others) / len(others)])
     verdicts = np.bincount(numbers, parts)
-    people = np.bincount(numbers[:count], (truth - truth.mean()) / count, len(verdicts))
-    spread = float(verdicts @ verdicts)
-    return min(1.0, max(0.0, float(people @ verdicts) / spread)) if spread else 0.0
+    labels = np.bincount(numbers[:count], (truth - truth.mean()) / count, len(verdicts))
+    variance = float(verdicts @ verdicts)
+    return min(1.0, max(0.0, float(labels @ verdicts) / variance)) if variance else 0.0
 
 
 def _width(interval: Corrected | Estimate) -> float:
@@ -200,9 +202,9 @@ def _width(interval: Corrected | Estimate) -> float:
 
 
 def _labels_needed(labelled: Estimate, fixed: float, samples: int) -> int | None:
-    """Labels for a half-width of `WORTH`: that of the labels shrinks with the root of their number, that of
-    the other verdicts, `fixed`, stays."""
-    remaining = WORTH**2 - fixed**2
+    """Number of labels for a half-width of `TARGET_HALF_WIDTH`; None if `samples` do not suffice. The
+    part of the labels shrinks with the root of their number, that of the other verdicts, `fixed`, stays."""
+    remaining = TARGET_HALF_WIDTH**2 - fixed**2
     if remaining <= 0:
         return None
     needed = math.ceil(labelled.n * (_width(labelled) / 2) ** 2 / remaining)
@@ -243,11 +245,11 @@ def cohen_kappa(
 
 
 def _kappa(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(B, C * C) counts -> kappa and 1 - p_e, (B,) each."""
-    count = math.isqrt(sums.shape[1])
-    shares = (sums / sums.sum(1, keepdims=True)).reshape(-1, count, count)
-    apart = 1 - (shares.sum(1) * shares.sum(2)).sum(1)
-    return 1 - (shares * (1 - np.eye(count))).sum((1, 2)) / apart, apart
+    """(B, C * C) counts -> kappa and 1 - p_e, the disagreement of chance, (B,) each."""
+    count = math.isqrt(sums.shape[1])  # C categories
+    shares = (sums / sums.sum(1, keepdims=True)).reshape(-1, count, count)  # (B, C, C)
+    chance = 1 - (shares.sum(1) * shares.sum(2)).sum(1)
+    return 1 - (shares * (1 - np.eye(count))).sum((1, 2)) / chance, chance
 
 
 def krippendorff_alpha(
@@ -271,13 +273,13 @@ def krippendorff_alpha(
     if not used.any():
         return None
     counts, size = counts[used], size[used]
-    differ = (size**2 - (counts**2).sum(1)) / (size - 1)
+    differ = (size**2 - (counts**2).sum(1)) / (size - 1)  # (U,) sum_{c != k} n_uc n_uk / (m_u - 1)
     clusters = [cluster_of[key] for key, enters in zip(ids, used, strict=True) if enters]
     return _jackknife(_alpha, np.column_stack([differ, counts]), clusters)
 
 
 def _alpha(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(B, 1 + C) sums of what differs and of verdicts -> alpha and the disagreement of chance, (B,) each."""
+    """(B, 1 + C) sums of unequal pairs and of verdicts -> alpha and the disagreement of chance, (B,) each."""
     differ, counts = sums[:, 0], sums[:, 1:]
     n = counts.sum(1)
     chance = (n**2 - (counts**2).sum(1)) / (n * (n - 1))
@@ -295,12 +297,12 @@ def _jackknife(
     total = sums.sum(0)[None]
     with np.errstate(invalid="ignore", divide="ignore"):
         [value], [chance] = function(total)
-        left_out, _ = function(total - sums)
+        leave_one_out, _ = function(total - sums)  # (G,)
     if np.isnan(value):
         return None
-    pulls = np.nan_to_num(left_out, nan=-1.0, neginf=-1.0) - value  # (G,)
+    influences = np.nan_to_num(leave_one_out, nan=-1.0, neginf=-1.0) - value  # (G,)
     n, sizes = len(table) * min(1.0, 2 * float(chance)), np.bincount(numbers)
-    return estimate_bounded(float(value), pulls * (len(sizes) - 1) / len(sizes), sizes, n, -1.0)
+    return estimate_bounded(float(value), influences * (len(sizes) - 1) / len(sizes), sizes, n, -1.0)
 
 
 def roc_auc(scores: Sequence[float], truth: Sequence[bool], clusters: Sequence[Hashable]) -> Estimate | None:
@@ -316,8 +318,9 @@ def roc_auc(scores: Sequence[float], truth: Sequence[bool], clusters: Sequence[H
     inside = np.empty(len(x))  # (N,) ranks within the same kind
     inside[positive], inside[~positive] = rankdata(x[positive]), rankdata(x[~positive])
     beaten = rankdata(x) - inside  # (N,) samples of the other kind below, ties as half
-    wins = np.where(positive, beaten / n_down, 1 - beaten / n_up)
+    wins = np.where(positive, beaten / n_down, 1 - beaten / n_up)  # (N,) share of pairs in the right order
     value = float(wins[positive].mean())
-    parts = (wins - value) / np.where(positive, n_up, n_down)
+    influences = (wins - value) / np.where(positive, n_up, n_down)  # (N,)
     numbers = number_clusters(clusters)
-    return estimate_bounded(value, np.bincount(numbers, parts), np.bincount(numbers), min(n_up, n_down), 0.0)
+    sizes = np.bincount(numbers)  # (G,)
+    return estimate_bounded(value, np.bincount(numbers, influences), sizes, min(n_up, n_down), 0.0)

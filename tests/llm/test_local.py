@@ -46,7 +46,7 @@ def test_greedy_answers_are_those_of_generate(random_model):
 def test_answers_are_kept_for_these_weights_only(random_model, tmp_path, monkeypatch):
     services = Services.create(object(), tmp_path / "answers.sqlite")
     with monkeypatch.context() as patch:
-        patch.setattr(LocalChat, "text", lambda self, ids: '{"x": 14}')
+        patch.setattr(LocalChat, "decode_ids", lambda self, ids: '{"x": 14}')
         [kept] = load(random_model, services).complete([llm.Request("One")], Number)
     assert load(random_model, services).complete([llm.Request("One")], Number) == [kept]
     other = load(make_random(tmp_path / "other", 2), services)
@@ -54,7 +54,7 @@ def test_answers_are_kept_for_these_weights_only(random_model, tmp_path, monkeyp
 
 
 def test_a_prompt_that_is_too_long_is_a_counted_failure(random_model, monkeypatch):
-    monkeypatch.setattr(LocalChat, "text", lambda self, ids: '{"x": 14}')
+    monkeypatch.setattr(LocalChat, "decode_ids", lambda self, ids: '{"x": 14}')
     client = load(random_model)
     found = client.complete([llm.Request("word " * 4000), llm.Request("One")], Number)
     assert found[0].failure == "model failed"

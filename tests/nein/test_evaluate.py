@@ -87,7 +87,7 @@ def test_missing_images_are_unscored_aloud_and_looked_at_in_blocks_alone(
     def looked(path):
         raise AssertionError("starting looks at no picture")
 
-    monkeypatch.setattr(images, "probe", looked)
+    monkeypatch.setattr(images, "read_size", looked)
     data, out = make_data(3, 1), tmp_path / "out"
     (data / "nein_val/NeIn_000000000001_1.png").unlink()
     (data / "coco_for_val/COCO_000000000003.png").unlink()

@@ -108,7 +108,7 @@ def test_failed_missing_and_unreadable_pictures_are_labelled_cells(make_run, dat
     columns = grid.list_columns(grid.read_runs([run.out]))
     failed, broken, absent = (grid.build_row(samples[i], columns, options()).cells for i in (0, 1, -1))
     assert failed[1].message == "not edited: the editor <b>broke</b>"
-    assert failed[1].picture is None
+    assert failed[1].image is None
     assert "missing" in broken[1].message
     assert str(samples[1].sample_path) in broken[0].message
     assert absent[1].message == "not edited yet"

@@ -34,7 +34,7 @@ def test_files_that_cannot_be_read_are_named_and_never_handed_to_another_program
     cut, text, eps, floating = (tmp_path / name for name in ("t.png", "text.png", "eps.jpg", "f.tif"))
     images.write_png(cut, noise(1, 40, 40))
     cut.write_bytes(cut.read_bytes()[:900])
-    assert images.probe(cut) == (40, 40)  # its header is whole
+    assert images.read_size(cut) == (40, 40)  # its header is whole
     text.write_text("hello")
     # Pillow would start Ghostscript.
     eps.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n%%EOF\n")
@@ -46,7 +46,7 @@ def test_files_that_cannot_be_read_are_named_and_never_handed_to_another_program
         with pytest.raises(ImageError, match=said):
             images.decode(path)
     with pytest.raises(ImageError, match="not an image file"):
-        images.probe(text)
+        images.read_size(text)
 
 
 def test_pixel_digest_depends_on_pixels_and_shape_only():
@@ -70,15 +70,15 @@ def test_arrays_that_are_no_pictures_are_refused(shape, dtype):
 def test_a_thumbnail_of_a_file_is_that_of_its_pixels(tmp_path, side, most, kind):
     picture, path = noise(3, side, side + 9), tmp_path / "a.png"
     images.write_png(path, picture)
-    made = images.thumbnail_of(path, most)
-    assert made == images.thumbnail(picture, most)
+    made = images.read_thumbnail(path, most)
+    assert made == images.encode_thumbnail(picture, most)
     with Image.open(io.BytesIO(made)) as small:
         assert small.format == kind
         assert max(small.size) == min(side + 9, most)
         assert side > most or np.array_equal(np.array(small), picture)  # lossless
     path.write_bytes(path.read_bytes()[:600])
     with pytest.raises(ImageError, match=r"a\.png: the image cannot be decoded"):
-        images.thumbnail_of(path, 128)
+        images.read_thumbnail(path, 128)
 
 
 def test_png_round_trip_keeps_every_pixel_and_more_than_allowed_are_not_decoded(tmp_path, monkeypatch):
@@ -87,13 +87,13 @@ def test_png_round_trip_keeps_every_pixel_and_more_than_allowed_are_not_decoded(
     assert np.array_equal(images.decode(path), picture)
     assert [one.name for one in path.parent.iterdir()] == ["b.png"]  # no temporary file is left
     monkeypatch.setenv("NEIN_MAX_PIXELS", "1199")
-    for read in (images.decode, images.probe, lambda path: images.thumbnail_of(path, 8)):
+    for read in (images.decode, images.read_size, lambda path: images.read_thumbnail(path, 8)):
         with pytest.raises(ImageError, match="40 x 30 pixels, more than 1,199; NEIN_MAX_PIXELS"):
             read(path)
     monkeypatch.setenv("NEIN_MAX_PIXELS", "1200")
-    assert images.probe(path) == (40, 30)
+    assert images.read_size(path) == (40, 30)
     images.write_png(path, noise(0, 256, 1))
-    assert images.probe(path) == (1, 256)
+    assert images.read_size(path) == (1, 256)
     images.write_png(path, noise(0, 257, 1))  # CLIP would make it 224 x 57,568
     with pytest.raises(ImageError, match="a strip of 1 x 257 pixels; the longer side may have at most 256"):
         images.decode(path)

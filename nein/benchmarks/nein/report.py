@@ -350,7 +350,7 @@ def _make_reply(run: RunDir, picture: Thumbnail, name: str, metrics: Sequence[st
         evidence = {key: row.detail[key] for key in EVIDENCE if key in row.detail}
         extras = [row.reason, evidence] if row.detail else [row.reason] if row.reason else []
         rows.append([metrics.index(row.metric), row.value, *extras])
-    size = images.probe(run.image_path(edit)) if boxes and isinstance(picture, str) else ()
+    size = images.read_size(run.image_path(edit)) if boxes and isinstance(picture, str) else ()
     return cards.CardReply(
         picture, size, boxes if size else (), line=" · ".join(filter(None, parts)), rows=rows
     )

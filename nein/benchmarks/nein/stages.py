@@ -242,7 +242,7 @@ class Score(Stage):
             edited = "the edited image on disk is not the one this run wrote; remove it and rerun the command"
         images_found: Json = {"object": sample.object, "caption": sample.caption}
         if edit.orientation != 1 and not isinstance(edited, str):
-            images_found["upright"] = images.upright(edited, edit.orientation)
+            images_found["upright"] = images.turn_upright(edited, edit.orientation)
         if "target" in needed:
             images_found["target"], images_found["target_key"] = read(sample.source_path, "COCO")
         if "sample" in needed:
@@ -254,8 +254,8 @@ class Score(Stage):
                 if sent != edit.sample_sha256:
                     why = "the NeIn image is not the one that was edited; it was changed in between"
                     images_found["sample"] = why
-                elif self.plain and (turned := images.orientation(sample.sample_path)) != 1:
-                    images_found["sample_upright"] = images.upright(unedited, turned)
+                elif self.plain and (turned := images.read_orientation(sample.sample_path)) != 1:
+                    images_found["sample_upright"] = images.turn_upright(unedited, turned)
         if "things" in needed:
             without = [read_image(thing.without, "known") for thing in sample.things]
             images_found["things"] = next((why for why in without if isinstance(why, str)), None) or [

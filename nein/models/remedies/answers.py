@@ -1,4 +1,5 @@
-"""Remedies for models that answer questions: other questions, or more of them (`--mend`)."""
+"""Remedies of `nein negvqa --mend` for models that answer multiple-choice questions. They ask the model other
+questions, or more of them, and make its replies from the answers."""
 
 from __future__ import annotations
 
@@ -12,30 +13,31 @@ import numpy as np
 
 from nein.loading.digests import Json
 from nein.metrics import choices
-from nein.metrics.choices import ChoiceQuestion, Prompt, Reply, answer_each
+from nein.metrics.choices import ChoiceQuestion, Prompt, Questions, Reply, answer_each
 from nein.metrics.letters import LETTERS, parse
 from nein.wording.denials import remove_denial
 
-Images = Sequence[np.ndarray]
-Table = Sequence[Sequence[ChoiceQuestion]]
-Rows = list[list[Reply]]
+Images = Sequence[np.ndarray]  # (H, W, 3) uint8 each
+Replies = list[list[Reply]]  # a row per image, a reply per question
 STEPS = "Let's think step by step."
 _THEREFORE = "\nTherefore, the letter of the answer is"
 NOT_TWO = "only of two options can the other be taken"
 NO_PROBABILITIES = "no probabilities of letters, by which a pair could be made consistent"
 
 
-def _flip(model: Any, images: Images, questions: Table, scorings: Sequence[str], wording: str) -> Rows:
+def _flip(model: Any, images: Images, questions: Questions, scorings: Sequence[str], wording: str) -> Replies:
     """Asks negated questions without their negation, and takes the other option."""
     affirmative = [[_remove_denial(question, wording) for question in row] for row in questions]
-    rows = zip(answer_each(model, images, affirmative, scorings), questions, affirmative, strict=True)
-    return [
-        [reply if new is old else _swap_options(reply, old) for reply, old, new in zip(*row, strict=True)]
-        for row in rows
-    ]
+    replies = answer_each(model, images, affirmative, scorings)
+    for row, old_row, new_row in zip(replies, questions, affirmative, strict=True):
+        for index, (old, new) in enumerate(zip(old_row, new_row, strict=True)):
+            if new is not old:  # a denial was removed
+                row[index] = _swap_options(row[index], old)
+    return replies
 
 
 def _remove_denial(question: ChoiceQuestion, wording: str) -> ChoiceQuestion:
+    """The question without its denial, or the same object where the rule finds none."""
     if (text := remove_denial(question.question)) is None:
         return question
     texts = question.texts
@@ -43,7 +45,7 @@ def _remove_denial(question: ChoiceQuestion, wording: str) -> ChoiceQuestion:
 
 
 def _swap_options(reply: Reply, question: ChoiceQuestion) -> Reply:
-    """The reply with its options swapped; `metrics.letters` reads the written letter."""
+    """The reply that takes the other of two options; `metrics.letters` reads the written letter."""
     if reply.error:
         return reply
     if question.options != 2:
@@ -54,61 +56,65 @@ def _swap_options(reply: Reply, question: ChoiceQuestion) -> Reply:
     return replace(reply, text=text, logprobs=logprobs, each=None)
 
 
-def _make_consistent(model: Any, images: Images, table: Table, scorings: Sequence[str], wording: str) -> Rows:
+def _make_consistent(
+    model: Any, images: Images, questions: Questions, scorings: Sequence[str], wording: str
+) -> Replies:
     """Gives a question and its negation different letters, in the likelier of the two ways."""
     rows = []
-    replies = answer_each(model, images, table, sorted({*scorings, "logprob"}))
-    for row, questions in zip(replies, table, strict=True):
-        pairs = zip(row[::2], row[1::2], questions[::2], strict=True)
-        rows.append([reply for pair in pairs for reply in _agree(*pair, scorings)])
+    replies = answer_each(model, images, questions, sorted({*scorings, "logprob"}))
+    for row, question_row in zip(replies, questions, strict=True):
+        pairs = zip(row[::2], row[1::2], question_row[::2], strict=True)
+        rows.append([reply for pair in pairs for reply in _make_pair_consistent(*pair, scorings)])
     return rows
 
 
-def _agree(
+def _make_pair_consistent(
     first: Reply, second: Reply, question: ChoiceQuestion, scorings: Sequence[str]
 ) -> tuple[Reply, Reply]:
     failure = first.error or second.error or ("" if question.options == 2 else NOT_TWO)
-    # Log-probabilities of the letters of each question
+    # Log-probabilities of the letters A and B, of each question
     p, q = ([-math.inf if x is None else x for x in reply.logprobs or ()] for reply in (first, second))
     if not failure and (not p or not q or -math.inf in (max(p), max(q))):
         failure = NO_PROBABILITIES
     if failure:
         return Reply(error=failure), Reply(error=failure)
-    ways = (p[0] + q[1], p[1] + q[0])  # A and B, B and A
+    joint = (p[0] + q[1], p[1] + q[0])  # of the letters A and B, and of B and A
     replies = []
-    for a, b in (ways, ways[::-1]):
+    for a, b in (joint, joint[::-1]):
         letter = "" if a == b else LETTERS[int(b > a)]  # none for a tie
-        text, logs = letter if "generated" in scorings else None, (a, b) if "logprob" in scorings else None
-        replies.append(Reply(text, logs))
+        text = letter if "generated" in scorings else None
+        replies.append(Reply(text, (a, b) if "logprob" in scorings else None))
     return replies[0], replies[1]
 
 
-def _think(model: Any, images: Images, questions: Table, scorings: Sequence[str], wording: str) -> Rows:
-    """Asked twice: first to think, then for the letter behind what was thought."""
-    first_questions = [[_extend(question, STEPS) for question in row] for row in questions]
+def _think(
+    model: Any, images: Images, questions: Questions, scorings: Sequence[str], wording: str
+) -> Replies:
+    """Asks twice: first for thoughts, then for the letter, with those thoughts in the prompt."""
+    first_questions = [[_append_to_prompt(question, STEPS) for question in row] for row in questions]
     thoughts = answer_each(model, images, first_questions, ["generated"])
-    conclusions = [
+    last_questions = [
         [
-            _extend(question, f"{STEPS}\n{thought.text or ''}{_THEREFORE}")
+            _append_to_prompt(question, f"{STEPS}\n{thought.text or ''}{_THEREFORE}")
             for question, thought in zip(*row, strict=True)
             if not thought.error
         ]
         for row in zip(questions, thoughts, strict=True)
     ]
-    replies = [iter(row) for row in answer_each(model, images, conclusions, scorings)]
+    replies = [iter(row) for row in answer_each(model, images, last_questions, scorings)]
     return [
         [thought if thought.error else next(row_replies) for thought in row]
         for row, row_replies in zip(thoughts, replies, strict=True)
     ]
 
 
-def _extend(question: ChoiceQuestion, words: str) -> ChoiceQuestion:
+def _append_to_prompt(question: ChoiceQuestion, text: str) -> ChoiceQuestion:
     before, after = question.prompt
-    return replace(question, prompt=Prompt(before, f"{after.rstrip()}\n{words}"))
+    return replace(question, prompt=Prompt(before, f"{after.rstrip()}\n{text}"))
 
 
 #: Name -> its function of (model, images, questions, scorings, wording).
-REMEDIES: dict[str, Callable[[Any, Images, Table, Sequence[str], str], Rows]] = {
+REMEDIES: dict[str, Callable[[Any, Images, Questions, Sequence[str], str], Replies]] = {
     "flip": _flip,
     "consistent": _make_consistent,
     "chain-of-thought": _think,  # zero-shot, arXiv:2205.11916
@@ -117,21 +123,21 @@ IN_PAIRS = ("consistent",)  # remedies that take a question and its negation tog
 
 
 class WithRemedy:
-    """A model of multiple choice with a remedy. wording: a prompt (`metrics.choices.PROMPTS`)."""
+    """A multiple-choice model with a remedy. remedy: key of `REMEDIES`; wording: of `choices.PROMPTS`."""
 
-    def __init__(self, model: Any, arm: str, wording: str) -> None:
-        self._model, self._arm, self._wording = model, arm, wording
+    def __init__(self, model: Any, remedy: str, wording: str) -> None:
+        self._model, self._remedy, self._wording = model, remedy, wording
         if hasattr(model, "usage"):
             self.usage = model.usage
         self.scorings, self.concurrent = model.scorings, model.concurrent
-        self.fingerprint = hashlib.sha256(f"{model.fingerprint} {arm}".encode()).hexdigest()
+        self.fingerprint = hashlib.sha256(f"{model.fingerprint} {remedy}".encode()).hexdigest()
 
     def describe(self) -> Json:
-        return {**self._model.describe(), "mended": self._arm}
+        return {**self._model.describe(), "mended": self._remedy}
 
-    def answer(self, images: Images, asked: Table, scorings: Sequence[str]) -> Rows:
+    def answer(self, images: Images, questions: Questions, scorings: Sequence[str]) -> Replies:
         """See `metrics.choices`; "consistent" takes questions in pairs."""
-        return REMEDIES[self._arm](self._model, images, asked, scorings, self._wording)
+        return REMEDIES[self._remedy](self._model, images, questions, scorings, self._wording)
 
     def stop(self) -> None:
         self._model.stop()
