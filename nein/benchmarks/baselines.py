@@ -80,15 +80,12 @@ def estimate_baselines(scores: ScoreTable, others: ScoreTable, **labels: Any) ->
         if len(rows := others.where(metric=name)):
             yield rows.figure(metric=name, **labels)
             if name != PICTURE_ONLY:
-                yield _gain(scores, rows, metric=GAIN if name == TEXT_ONLY else READER_GAIN, **labels)
+                metric = GAIN if name == TEXT_ONLY else READER_GAIN
+                values, base, clusters = scores.pair(rows)  # (questions,) each
+                gain = statistics.bounded_mean(values - base, clusters, -1.0, 1.0)
+                unscored = len(rows) - len(values)
+                yield frames.figure(gain, unit="points", unscored=unscored, metric=metric, **labels)
             if name == TEXT_READER:
                 missed = rows.frame.loc[rows.values < 1, "id"]
                 on_missed = ScoreTable(scores.frame[scores.frame["id"].isin(missed)])
                 yield on_missed.figure(metric=MISSED, **labels)
-
-
-def _gain(scores: ScoreTable, baseline: ScoreTable, **labels: Any) -> Figure:
-    """The score less that of a baseline on the same questions, paired, in points."""
-    values, base, clusters = scores.pair(baseline)  # (questions,) each
-    estimate = statistics.bounded_mean(values - base, clusters, -1.0, 1.0)
-    return frames.figure(estimate, unit="points", unscored=len(baseline) - len(values), **labels)

@@ -342,7 +342,16 @@ class Benchmark:
         figures = page.frame
         if figures is None:
             figures = frames.concat([*(entry.figures for entry in finished), *page.figures])
-        notes = [*page.notes, *find_version_changes(finished), *_own_notes(finished, unfinished)]
+        notes = [*page.notes]
+        for run in finished:
+            versions: dict[str, Counter[str]] = {}  # kind of served model -> version -> answers
+            for name, usage in run.manifest["usage"].items():
+                versions.setdefault(name.partition("-")[0], Counter()).update(usage.get("versions", {}))
+            for kind, counts in versions.items():
+                text = " and ".join(f"{name} ({count:,} answers)" for name, count in sorted(counts.items()))
+                if len(counts) > 1:
+                    notes.append(f"{run.name}: the version behind '{kind}' changed during the run: {text}.")
+        notes += _own_notes(finished, unfinished)
         sections = page.sections or self.sections
         headline = page.headline or self.headline or next((part.tables for part in sections), ())
         return dataclasses.replace(page, notes=notes, sections=sections, headline=headline), figures
@@ -419,18 +428,6 @@ def name_folders(names_and_models: Iterable[tuple[str, str]]) -> dict[str, str]:
                 f"'{twin}' and '{model}' have the same name, '{name}'; pass NAME=REFERENCE for one of them."
             )
     return model_of
-
-
-def find_version_changes(finished: Sequence[Finished]) -> Iterator[str]:
-    """A sentence for every served model whose version changed during a run."""
-    for run in finished:
-        versions: dict[str, Counter[str]] = {}  # kind of model -> version -> answers
-        for name, usage in run.manifest["usage"].items():
-            versions.setdefault(name.partition("-")[0], Counter()).update(usage.get("versions", {}))
-        for kind, counts in versions.items():
-            text = " and ".join(f"{version} ({count:,} answers)" for version, count in sorted(counts.items()))
-            if len(counts) > 1:
-                yield f"{run.name}: the version behind '{kind}' changed during the run: {text}."
 
 
 def plan_steps(benchmark: Benchmark, config: Any, device: str) -> list[Step]:

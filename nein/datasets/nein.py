@@ -136,7 +136,11 @@ def load_folder(root: Path, *, split: str = "val", columns: Mapping[str, str] | 
     fields = dict.fromkeys(names.values(), str) | {key: NotRequired[kind] for key, kind in _OPTIONAL.items()}
     sample_type: Any = record(fields)
     rows = atomic.read_json(file, list[sample_type])
-    images = [_find_images(folder) for folder in folders]
+    images: list[dict[str, list[Path]]] = [{}, {}]  # of each folder: `image_name` -> files
+    for files, folder in zip(images, folders, strict=True):
+        for path in sorted(folder.iterdir()):
+            if path.suffix.lower() in IMAGE_SUFFIXES:
+                files.setdefault(image_name(path.name), []).append(path)
     make = functools.partial(_sample, names=names, folders=folders, images=images)
     samples = read_records(rows, make, f"'{file}'")
     missing = {name for sample in samples for name in (sample.id, sample.source_id)}
@@ -198,15 +202,6 @@ def image_name(text: str) -> str:
     name = unicodedata.normalize("NFC", text)
     stem, _, ending = name.rpartition(".")
     return stem if stem and f".{ending.lower()}" in IMAGE_SUFFIXES else name
-
-
-def _find_images(folder: Path) -> dict[str, list[Path]]:
-    """`image_name` -> the files that have it."""
-    files: dict[str, list[Path]] = {}
-    for path in sorted(folder.iterdir()):
-        if path.suffix.lower() in IMAGE_SUFFIXES:
-            files.setdefault(image_name(path.name), []).append(path)
-    return files
 
 
 def records_hash(samples: Iterable[Sample]) -> str:

@@ -185,16 +185,12 @@ class ScoreTable:
             frame = pd.read_csv(path, dtype=str, keep_default_na=False, na_values=[""])
             frame["value"] = frame["value"].astype(float) if "value" in frame else math.nan
             frame = frame.reindex(columns=list(dict.fromkeys([*COLUMNS, *columns, *frame])))
-            text = frame.columns.drop("value")
-            return cls(frame.assign(**{name: _category(frame[name]) for name in text}))
+            for name in frame.columns.drop("value"):  # categories in the order of their first appearance
+                entries = frame[name].astype(object).where(frame[name].notna(), None)
+                entries = entries.map(frames.unescape_formula, na_action="ignore")
+                frame[name] = entries.astype(pd.CategoricalDtype([*entries.dropna().unique()]))
+            return cls(frame)
         except FileNotFoundError:
             raise UserError(f"'{path}' does not exist; rerun the command of the run.") from None
         except (OSError, ValueError, pd.errors.ParserError) as error:
             raise UserError(f"'{path}' holds no scores ({error}).") from None
-
-
-def _category(column: pd.Series) -> pd.Series:
-    """Entries in the order of their first appearance, without the "'" of `figures.escape_formula`."""
-    entries = column.astype(object).where(column.notna(), None)
-    entries = entries.map(frames.unescape_formula, na_action="ignore")
-    return entries.astype(pd.CategoricalDtype([*entries.dropna().unique()]))

@@ -42,7 +42,7 @@ def make_estimates(scores: ScoreTable, asking: str | None = None) -> pd.DataFram
     estimates: list[Row] = []
     answers, baseline_rows = scores.where(metric="accuracy"), scores.where(metric=(*BASELINES, TEXT_READER))
     for (scoring, protocol), rows in answers.groups("scoring", "protocol"):
-        parts: list[Iterable[Row]] = [_estimate_accuracies(rows, protocol), _count_unread(rows)]
+        parts: list[Iterable[Row]] = [_estimate_accuracies(rows, protocol)]
         if protocol == "fixed":  # under "paper" a baseline was not read
             of_scoring = baseline_rows.frame["scoring"].fillna(scoring) == scoring  # the text reader has none
             parts += [_estimate_subsets(rows), _estimate_positions(rows)]
@@ -50,17 +50,13 @@ def make_estimates(scores: ScoreTable, asking: str | None = None) -> pd.DataFram
             parts += [compare_pairs(members, category) for category, members in split_by_category(rows)]
         estimates += [{**row, "scoring": scoring, "protocol": protocol} for part in parts for row in part]
     frame = frames.frame([*estimates, *measure_agreement(answers)])
-    scoring = choose_scoring(frame, asking)
-    return frames.label(frame, headline=np.where(frame["scoring"] == scoring, "yes", ""))
-
-
-def choose_scoring(frame: pd.DataFrame, asking: str | None) -> str:
-    """The scoring that headlines a model: the generated letter, unless none could be read. A judge that is
-    asked about one option at a time seldom says yes to exactly one, so its likeliest yes comes first."""
+    # The headline is the generated letter, unless none could be read. A judge that is asked about one option
+    # at a time seldom says yes to exactly one, so its likeliest yes comes first.
     accuracies = frames.select(frame, task="accuracy", protocol="fixed")
     counts = accuracies.groupby("scoring", sort=False)["n"].sum()  # scoring -> questions with a letter
     order = ("logprob", "generated") if asking == "options" else ("generated", "logprob")
-    return next((name for name in order if counts.get(name)), str(next(iter(counts.index), "")))
+    scoring = next((name for name in order if counts.get(name)), str(next(iter(counts.index), "")))
+    return frames.label(frame, headline=np.where(frame["scoring"] == scoring, "yes", ""))
 
 
 def split_by_category(rows: ScoreTable) -> Iterator[tuple[str, ScoreTable]]:
@@ -72,6 +68,7 @@ def split_by_category(rows: ScoreTable) -> Iterator[tuple[str, ScoreTable]]:
 
 
 def _estimate_accuracies(rows: ScoreTable, protocol: str) -> Iterator[Row]:
+    """Accuracy of every category, then the number of answers by the reason why they have no letter."""
     for variant in VARIANTS:
         labels: Row = {"task": "accuracy", "metric": "accuracy", "variant": variant, "unit": "%"}
         for category, members in split_by_category(rows.where(variant=variant)):
@@ -80,6 +77,11 @@ def _estimate_accuracies(rows: ScoreTable, protocol: str) -> Iterator[Row]:
             yield members.describe(estimate, **labels, interval="clustered")
             if protocol == "paper":
                 yield members.describe(replace_interval(estimate), **labels, interval="normal")
+    for variant in VARIANTS:
+        reasons = Counter(rows.where(variant=variant).frame["reason"].dropna())
+        labels = {"unit": "count", "task": "unread", "metric": "answers", "variant": variant}
+        for reason, count in reasons.most_common():
+            yield frames.number(count, reason=reason, **labels)
 
 
 def estimate_accuracy(rows: ScoreTable, category: str, protocol: str) -> Estimate | None:
@@ -173,11 +175,3 @@ def measure_agreement(scores: ScoreTable) -> Iterator[Row]:
         pairs = letters.dropna()
         same, n = int((pairs.iloc[:, 0] == pairs.iloc[:, 1]).sum()), len(pairs)
         yield frames.number(same / n if n else None, unit="%", n=n, task="agreement", metric="same")
-
-
-def _count_unread(rows: ScoreTable) -> Iterator[Row]:
-    for variant in VARIANTS:
-        reasons = Counter(rows.where(variant=variant).frame["reason"].dropna())
-        labels: Row = {"unit": "count", "task": "unread", "metric": "answers", "variant": variant}
-        for reason, count in reasons.most_common():
-            yield frames.number(count, reason=reason, **labels)

@@ -71,9 +71,18 @@ def make_page(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig
         note = f"{options.shown} of {count:,} questions, drawn at random." if count > options.shown else ""
         read = functools.partial(make_cards, finished, find_items(first, options), options.shown, headlines)
         parts = [cards.browser(samples, read, title="Answers", note=note)]
+    manifests = [run.manifest for run in finished]  # of runs on the same data; their --limit may differ
+    origin = manifests[0]["data"]
+    source = origin.get("file", "drawn questions of the miniature world")
+    if "name" in origin:
+        source = f"hub:{origin['name']}{'@' + origin['revision'] if origin.get('revision') else ''}"
+    counts = sorted({manifest["limit"] for manifest in manifests})
+    number = " to ".join(f"{n:,}" for n in dict.fromkeys((counts[0], counts[-1])))
+    total = "" if counts == [origin["questions"]] else f" of {origin['questions']:,}"
+    last = max(call["started"] for manifest in manifests for call in manifest["invocations"])
     return Page(
         "NegVQA",
-        _subtitle(finished),
+        f"Data: {source}. n = {number}{total} questions, each original and negated. Date: {last[:10]}.",
         _notes(finished),
         [finding] if finding else [],
         parts,
@@ -97,20 +106,6 @@ def negation_gaps(finished: Sequence[Finished]) -> pd.DataFrame:
             labels = {"run": run.name, "model": run.name, "measure": f"accuracy ({gap['scoring']})"}
             rows += frames.gap(ends["original"]["value"], ends["negated"]["value"], gap, **labels)
     return frames.frame(rows)
-
-
-def _subtitle(finished: Sequence[Finished]) -> str:
-    """Data, number of questions and date of runs on the same data; their --limit may differ."""
-    manifests = [run.manifest for run in finished]
-    origin = manifests[0]["data"]
-    source = origin.get("file", "drawn questions of the miniature world")
-    if "name" in origin:
-        source = f"hub:{origin['name']}{'@' + origin['revision'] if origin.get('revision') else ''}"
-    counts = sorted({manifest["limit"] for manifest in manifests})
-    number = " to ".join(f"{n:,}" for n in dict.fromkeys((counts[0], counts[-1])))
-    total = "" if counts == [origin["questions"]] else f" of {origin['questions']:,}"
-    last = max(call["started"] for manifest in manifests for call in manifest["invocations"])
-    return f"Data: {source}. n = {number}{total} questions, each original and negated. Date: {last[:10]}."
 
 
 def _notes(finished: Sequence[Finished]) -> list[str]:

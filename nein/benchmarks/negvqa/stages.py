@@ -102,7 +102,14 @@ class Questioning(Stage):
 
     def read(self, number: int) -> list[tuple[Item, np.ndarray | str]]:
         """Questions with their image, (H, W, 3) uint8, or the reason why there is none."""
-        return [(self.items[index], _read_image(self.items[index])) for index in self.blocks.members(number)]
+        block: list[tuple[Item, np.ndarray | str]] = []
+        for index in self.blocks.members(number):
+            item = self.items[index]
+            try:
+                block.append((item, images.decode(item.picture)))
+            except images.ImageError as error:
+                block.append((item, f"{NO_IMAGE}{str(error).rpartition(': ')[2]}"))
+        return block
 
     def work(
         self, model: Any, block: list[tuple[Item, np.ndarray | str]], missing: tuple[str, ...]
@@ -136,13 +143,6 @@ class Questioning(Stage):
         """False if a question failed: it is asked again. One without an image is asked again as soon as its
         file changes (`files`)."""
         return all(row.error.startswith(NO_IMAGE) for row in rows if row.error)
-
-
-def _read_image(item: Item) -> np.ndarray | str:
-    try:
-        return images.decode(item.picture)
-    except images.ImageError as error:
-        return f"{NO_IMAGE}{str(error).rpartition(': ')[2]}"
 
 
 @dataclass(kw_only=True)

@@ -51,6 +51,7 @@ from nein.wording.families import CELLS, DEPTH, LABELS, OTHERS
 BELOW = " below a denial"  # ends of group names
 FAMILY_NOTE = " (object must stay: Removal ↓)"
 ALL_FAMILIES, ALL_FOUR, ALL = "all families", "all four", "all"
+OVERALL: Any = {"task": "gap", "statistic": ("affirmed", "negated", "gap")}  # rows of an overall gap
 
 
 def unit(metric: str) -> str:
@@ -247,14 +248,9 @@ def estimate_losses(runs: Sequence[RunDir]) -> Iterator[Figure]:
                     yield frames.figure(mean, unit="points", statistic=part, **labels)
 
 
-def select_gaps(gap_rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of an overall gap, among those of `estimate_gaps`."""
-    return frames.select(gap_rows, task="gap", statistic=("affirmed", "negated", "gap"))
-
-
 def negation_gaps(finished: Sequence[Finished]) -> pd.DataFrame:
     """See `Benchmark.gaps`; a gap goes by the name of its run with negative instructions."""
-    gap_rows = select_gaps(estimate_gaps(order_runs([entry.folder for entry in finished])))
+    gap_rows = frames.select(estimate_gaps(order_runs([entry.folder for entry in finished])), **OVERALL)
     names = {entry.folder.name: entry.name for entry in finished if entry.folder.track == "negative"}
     return gap_rows.assign(run=gap_rows["model"].map(names)) if len(gap_rows) else gap_rows
 

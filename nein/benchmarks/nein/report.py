@@ -131,7 +131,7 @@ def make_finding(frame: pd.DataFrame) -> list[str]:
     change = '"Remove the X." becomes a sentence that says X is absent'
     for metric, judge in REMOVALS.items():
         gaps, quantity = (
-            frames.select(estimates.select_gaps(frame), metric=metric),
+            frames.select(frame, metric=metric, **estimates.OVERALL),
             f"Removal (judged by {judge})",
         )
         if sentence := tables.widest(gaps, quantity=quantity, change=change, models="editors"):
@@ -173,8 +173,14 @@ def make_notes(frame: pd.DataFrame, loaded: Sequence[RunDir]) -> list[str]:
             sentences.append(f"the rows differ in {property_name}; they are not comparable with each other.")
     for name, rows in by_run.items():
         sentences += _explain_losses(name, rows)
-    sentences += [*_list_idle(loaded), *_list_reshaped(loaded)]
+    sentences += _list_idle(loaded)
     for run in loaded:
+        stretched = [METRICS[name].title for name in run.metrics if "align" in METRICS[name].settings]
+        if stretched and (count := sum(edit.reshaped for edit in run.edits.values())):
+            sentences.append(
+                f"{run.label}: {count} of {len(run.edits)} images came back with another aspect ratio and "
+                f"are stretched to the target's size for {', '.join(stretched)}."
+            )
         if lost := run.every.frame.dropna(subset="failed")["id"].nunique():
             calls = [call["command"] for call in run.about.get("invocations", []) if call.get("command")]
             advice = f"Retry with: {shlex.join(['nein', *calls[-1]])}" if calls else "Give the command again."
@@ -198,17 +204,6 @@ def _list_idle(loaded: Sequence[RunDir]) -> Iterator[str]:
             yield (
                 f"{run.label}: --mend {mend} did not act: all {len(same)} images are byte for byte those of "
                 f"{name}. These numbers do not show that the remedy is useless."
-            )
-
-
-def _list_reshaped(loaded: Sequence[RunDir]) -> Iterator[str]:
-    """A sentence for each run with images of another aspect ratio, which are stretched to their targets."""
-    for run in loaded:
-        stretched = [METRICS[name].title for name in run.metrics if "align" in METRICS[name].settings]
-        if stretched and (count := sum(edit.reshaped for edit in run.edits.values())):
-            yield (
-                f"{run.label}: {count} of {len(run.edits)} images came back with another aspect ratio and "
-                f"are stretched to the target's size for {', '.join(stretched)}."
             )
 
 

@@ -230,7 +230,7 @@ class RunDir(Folder):
                 f"of range ({low:g} to {high:g}); delete its scores/ and rerun nein eval."
             )
         entries = {**label_edit(edit, self.track), "metric": row.metric, "value": row.value}
-        entries["outcome"] = self._outcomes.get(edit.id)
+        entries["outcome"] = None if edit.rewritten is None else self._outcomes[edit.id]
         entries |= {"reason": row.reason or None, "before": row.detail.get("present_before")}
         return entries | {"failed": row.again or edit.again or None}
 

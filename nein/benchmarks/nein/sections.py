@@ -123,14 +123,6 @@ def _curve(axis: str, condition: str) -> plots.Plot:
     )
 
 
-def _breakdowns_section() -> Section:
-    columns = (_metrics({}), Column("scored", {}, count_scored))
-    titles = {"by_template": "negative instruction", "by_object": "object"}
-    rows = {key: (*RUN, Row("group", title)) for key, title in titles.items()}
-    tables_made = [Table(key, f"By {title}", rows[key], columns) for key, title in titles.items()]
-    return Section("breakdowns", "Breakdowns", tables_made)
-
-
 def _gap_section() -> Section:
     of_gap = {"statistic": "gap"}
     columns = [
@@ -344,11 +336,15 @@ def _show_ns(figures: Sequence[Figure]) -> str:
 def all_sections(comparisons: Table = COMPARISONS) -> list[Section]:
     """All sections of a report; a table without estimates is left out."""
     compared = Section("comparisons", "Comparisons", [comparisons])
+    columns = (_metrics({}), Column("scored", {}, count_scored))
+    breakdowns = []
+    for key, title in {"by_template": "negative instruction", "by_object": "object"}.items():
+        breakdowns.append(Table(key, f"By {title}", (*RUN, Row("group", title)), columns))
     of_runs = [
         _gap_section(),
         minimal_pairs_section(),
         _results_section(),
         _families_section(),
-        _breakdowns_section(),
+        Section("breakdowns", "Breakdowns", breakdowns),
     ]
     return [*of_runs, compared, _judges_section(), _protocols_section()]
