@@ -1,4 +1,4 @@
-"""InstructPix2Pix and all models of its architecture.
+"""The editor InstructPix2Pix, for every checkpoint of its architecture.
 
 For the same noise the results equal diffusers' pipeline (tested), except that latents and guidance stay in
 float32, as under the original code's autocast. Images and distinct instructions are encoded once, and the
@@ -47,12 +47,12 @@ class InstructPix2Pix(Editor):
     checkpoint            Folder in diffusers' layout, hub id ("owner/name[@revision]"), pipeline in memory.
     batch_size            Samples per pass; images of different sizes never share one.
     steps                 Euler-ancestral steps, >= 2.
-    guidance              Key of `editors.sampling.GUIDANCES`, with s_T and s_I:
-    guidance_scale, image_guidance_scale
+    guidance              Key of `editors.sampling.GUIDANCES`; its scales s_T and s_I are `guidance_scale` and
+                          `image_guidance_scale`.
     resize, resolution    Rule of `editors.resize` and its size in pixels; None is the size of the checkpoint.
     rounding              "round" (diffusers) or "truncate" (the original code, 0.5 gray levels darker).
     lora                  LoRA weights to fuse into the checkpoint: see `presets.split_lora`.
-    output                Size of the result: "resized", the working size, or "input", the request's.
+    output                Size of the result: "resized" (as the model works) or "input" (the request's).
     """
 
     _SAMPLER = staticmethod(euler_ancestral)
@@ -87,7 +87,7 @@ class InstructPix2Pix(Editor):
         self._scales = float(guidance_scale), float(image_guidance_scale)
         self.rounding = choose("rounding", rounding, ROUNDINGS)
         self.output = choose("output", output, OUTPUTS)
-        self._rule = RULES[choose("resize rule", resize, RULES)]
+        self._resize = RULES[choose("resize rule", resize, RULES)]
 
         loaded = checkpoint
         if not isinstance(loaded, LoadedPipeline):
@@ -144,20 +144,20 @@ class InstructPix2Pix(Editor):
             )
 
     def _prepare(self, request: EditRequest) -> tuple[Any, Item] | str:
-        resized = self._rule(request.image, self.resolution)
+        resized = self._resize(request.image, self.resolution)
         return (resized.shape, request.guided), (request, resized)
 
     def _edit_batch(self, items: list[Item]) -> list[EditResult]:
         """Edit a batch of images of one size."""
-        embeddings, conditions, notes = self._condition(items)
+        embeddings, conditions, notes = self._encode_items(items)
         seeds = [request.seed for request, _ in items]
-        latents = self._sample(embeddings, conditions, seeds, **self._attention(items))
+        latents = self._sample(embeddings, conditions, seeds, **self._build_attention_options(items))
         return [
-            self._result(request, image, note)
-            for (request, _), image, note in zip(items, self._develop(latents), notes, strict=True)
+            self._make_result(request, image, note)
+            for (request, _), image, note in zip(items, self._decode_images(latents), notes, strict=True)
         ]
 
-    def _result(self, request: EditRequest, image: np.ndarray | None, note: str) -> EditResult:
+    def _make_result(self, request: EditRequest, image: np.ndarray | None, note: str) -> EditResult:
         if image is None:
             fault = f"the model gave values that are not finite in {self._facts['dtype']}; try dtype float32"
             return EditResult(request.id, None, fault, note)
@@ -165,66 +165,66 @@ class InstructPix2Pix(Editor):
             image = fit(image, (request.image.shape[1], request.image.shape[0]))
         return EditResult(request.id, image, note=note)
 
-    def _condition(self, items: list[Item]) -> tuple[Tensor, Tensor, list[str]]:
-        """Of K guidance branches: texts (K * B, tokens, width), images (K * B, 4, h, w); notes."""
+    def _encode_items(self, items: list[Item]) -> tuple[Tensor, Tensor, list[str]]:
+        """Texts (K * B, tokens, width) and images (K * B, 4, h, w) of K guidance branches; notes."""
         texts = [self._encode_text(request.instruction) for request, _ in items]
         instructions = torch.cat([embedding for embedding, _ in texts])  # (B, tokens, width)
         sources = self._encode_images(np.stack([image for _, image in items]))  # (B, H, W, 3) => (B, 4, h, w)
-        avoided = ["" if request.guided else request.negative_prompt for request, _ in items]
-        null = torch.cat([self._encode_text(text)[0] for text in avoided])  # (B, tokens, width)
-        nothing, branches = torch.zeros_like(sources), self._guidance.branches
-        embeddings = torch.cat([instructions if words else null for words, _ in branches])
-        conditions = torch.cat([sources if image else nothing for _, image in branches])  # (K * B, 4, h, w)
+        # A negative prompt replaces the empty text, except where attention is guided by it.
+        negatives = ["" if request.guided else request.negative_prompt for request, _ in items]
+        unconditional = torch.cat([self._encode_text(text)[0] for text in negatives])  # (B, tokens, width)
+        blank, branches = torch.zeros_like(sources), self._guidance.branches  # (B, 4, h, w)
+        embeddings = torch.cat([instructions if has_text else unconditional for has_text, _ in branches])
+        conditions = torch.cat([sources if has_image else blank for _, has_image in branches])
         return embeddings, conditions, [note for _, note in texts]
 
-    def _attention(self, items: list[Item]) -> dict[str, Any]:
-        """Arguments of the UNet for word weights and for attention guidance."""
+    def _build_attention_options(self, items: list[Item]) -> dict[str, Any]:
+        """Arguments of the UNet for word weights and for attention guidance; {} without either."""
         requests = [request for request, _ in items]
-        with_words = [words for words, _ in self._guidance.branches]
+        branch_has_text = [has_text for has_text, _ in self._guidance.branches]  # K bools
         options: Json = {}
         if any(request.weights for request in requests):
             with self._text_lock:
-                weights = [word_weights(self._tokenizer, r.instruction, r.weights) for r in requests]
-            with_text = torch.stack(weights)  # (B, tokens)
-            rows = [with_text if words else torch.ones_like(with_text) for words in with_words]
-            options["weights"] = torch.cat(rows).to(self._device)  # (K * B, tokens)
+                per_request = [word_weights(self._tokenizer, r.instruction, r.weights) for r in requests]
+            weights = torch.stack(per_request)  # (B, tokens)
+            branches = [weights if has_text else torch.ones_like(weights) for has_text in branch_has_text]
+            options["weights"] = torch.cat(branches).to(self._device)  # (K * B, tokens)
         if requests[0].guided:
-            texts = [request.negative_prompt for request in requests] * sum(with_words)
+            texts = [request.negative_prompt for request in requests] * sum(branch_has_text)
             states = torch.cat([self._encode_text(text)[0] for text in texts])  # (guided rows, tokens, width)
-            in_prompt = torch.cat([self._tokens(text)["attention_mask"] for text in texts]).bool()
-            guided = [k for k in range(len(with_words) * len(requests)) if with_words[k // len(requests)]]
-            options["avoided"] = Avoided(guidance_rule(requests[0].guided), guided, states, in_prompt)
+            in_prompt = torch.cat([self._tokenize(text)["attention_mask"] for text in texts]).bool()
+            row_has_text = [has_text for has_text in branch_has_text for _ in requests]  # K * B bools
+            rows = [row for row, has_text in enumerate(row_has_text) if has_text]
+            options["avoided"] = Avoided(guidance_rule(requests[0].guided), rows, states, in_prompt)
         return {"cross_attention_kwargs": options} if options else {}
 
-    def _develop(self, latents: Tensor) -> list[np.ndarray | None]:
-        """Latents (B, 4, h, w) -> B images (H, W, 3) uint8; None for one with values that are not finite."""
+    def _decode_images(self, latents: Tensor) -> list[np.ndarray | None]:
+        """Latents (B, 4, h, w) -> B images (H, W, 3) uint8; None where a value is not finite."""
         pixels = self._decode(latents)
-        finite = torch.isfinite(latents).flatten(1).all(1) & torch.isfinite(pixels).flatten(1).all(1)
-        levels = (pixels / 2 + 0.5).clamp(0, 1).nan_to_num() * 255
+        is_finite = torch.isfinite(latents).flatten(1).all(1) & torch.isfinite(pixels).flatten(1).all(1)
+        levels = (pixels / 2 + 0.5).clamp(0, 1).nan_to_num() * 255  # (B, 3, H, W) float32
         levels = levels.round() if self.rounding == "round" else levels
-        images = (
-            levels.to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
-        )  # (B, 3, H, W) float => (B, H, W, 3) uint8
-        return [image.copy() if good else None for image, good in zip(images, finite.tolist(), strict=True)]
+        images = levels.to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()  # (B, H, W, 3)
+        return [image.copy() if ok else None for image, ok in zip(images, is_finite.tolist(), strict=True)]
 
     def _decode(self, latents: Tensor) -> Tensor:
         """Latents (B, 4, h, w) -> pixels (B, 3, H, W) float32, nominally in [-1, 1]."""
         scaled = (latents / self._vae.config.scaling_factor).to(self._dtype)
-        parts = [self._vae.decode(part, return_dict=False)[0] for part in scaled.split(_VAE_CHUNK)]
-        return torch.cat(parts).float()
+        chunks = [self._vae.decode(chunk, return_dict=False)[0] for chunk in scaled.split(_VAE_CHUNK)]
+        return torch.cat(chunks).float()
 
     def _read_text(self, text: str) -> tuple[Tensor, str]:
         """(hidden states (1, tokens, width), note). One text per call: batches change last bits."""
-        encoded = self._tokens(text)
+        encoded = self._tokenize(text)
         limit = encoded["input_ids"].shape[1]
         with self._text_lock:
             length = len(self._tokenizer(text, padding=False, truncation=False)["input_ids"])
         note = f"the instruction has {length} tokens, the text encoder read {limit}" if length > limit else ""
-        masked = getattr(self._text_encoder.config, "use_attention_mask", False)
-        mask = encoded["attention_mask"] if masked else None
+        uses_mask = getattr(self._text_encoder.config, "use_attention_mask", False)
+        mask = encoded["attention_mask"] if uses_mask else None
         return self._text_encoder(encoded["input_ids"], attention_mask=mask)[0], note
 
-    def _tokens(self, text: str) -> Any:
+    def _tokenize(self, text: str) -> Any:
         """Token ids and attention mask on the device, each (1, tokens)."""
         limit = min(self._tokenizer.model_max_length, self._text_encoder.config.max_position_embeddings)
         with self._text_lock:
@@ -237,8 +237,8 @@ class InstructPix2Pix(Editor):
         """Images (B, H, W, 3) uint8 -> mode of the VAE's posterior, (B, 4, h, w), not scaled."""
         # (B, H, W, 3) uint8 => (B, 3, H, W) float32 in [-1, 1]
         pixels = torch.from_numpy(images).to(self._device).permute(0, 3, 1, 2).float() / 127.5 - 1
-        parts = pixels.to(self._dtype).split(_VAE_CHUNK)
-        return torch.cat([self._vae.encode(part).latent_dist.mode() for part in parts])
+        chunks = pixels.to(self._dtype).split(_VAE_CHUNK)
+        return torch.cat([self._vae.encode(chunk).latent_dist.mode() for chunk in chunks])
 
     def _sample(self, embeddings: Tensor, conditions: Tensor, seeds: list[int], **options: Any) -> Tensor:
         """Texts (K * B, tokens, width), images (K * B, 4, h, w) -> latents (B, 4, h, w) float32."""
@@ -248,10 +248,10 @@ class InstructPix2Pix(Editor):
         x = noise.draw() * sigmas[0]  # (B, 4, h, w)
         steps = zip(self._scheduler.timesteps, sigmas[:-1], sigmas[1:], strict=True)
         for timestep, sigma, sigma_next in steps:
-            scaled = x / (sigma**2 + 1) ** 0.5
+            scaled = x / (sigma**2 + 1) ** 0.5  # as EulerAncestralDiscreteScheduler.scale_model_input
             guided = self._predict(self._unet, scaled, timestep, embeddings, conditions, **options)
-            fresh = noise.draw() if sigma_next > 0 else None
-            x = ancestral_step(x, guided, sigma, sigma_next, fresh, prediction_type)
+            step_noise = noise.draw() if sigma_next > 0 else None  # (B, 4, h, w); none at the last step
+            x = ancestral_step(x, guided, sigma, sigma_next, step_noise, prediction_type)
         return x
 
     def _predict(
@@ -259,7 +259,7 @@ class InstructPix2Pix(Editor):
     ) -> Tensor:
         """Guided prediction (B, 4, h, w) float32 of `unet`, its K branches in one forward pass.
 
-        scaled: (B, 4, h, w), the scheduler's scaled latents; texts, conditions: from `_condition`.
+        scaled: (B, 4, h, w), the scheduler's scaled latents; texts, conditions: from `_encode_items`.
         """
         count = len(self._guidance.branches)
         # (K * B, 4 + 4, h, w): latents, image condition

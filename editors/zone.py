@@ -154,10 +154,10 @@ class Zone(InstructPix2Pix):
 
     def _edit_batch(self, items: list[Item]) -> list[EditResult]:
         readings = [self._read(request.instruction) for request, _ in items]
-        embeddings, conditions, notes = self._condition(items)
+        embeddings, conditions, notes = self._encode_items(items)
         height, width = (-(-side // self.settings.map_stride) for side in items[0][1].shape[:2])
         record = AttentionRecord(len(items), (height, width), str(self.settings.branches))
-        weights = self._attention(items).get("cross_attention_kwargs", {})
+        weights = self._build_attention_options(items).get("cross_attention_kwargs", {})
         first: Json = {"cross_attention_kwargs": {**weights, "record": record}}
         second: Json = {"cross_attention_kwargs": dict(weights)}
         # After each step x becomes (x + b y) / (1 + b); y is MagicBrush's latent, which x does not influence.
@@ -176,17 +176,17 @@ class Zone(InstructPix2Pix):
             x = (x + blend * y) / (1 + blend)
         attention = record.mean().cpu().numpy()  # InstructPix2Pix's, (B, h, w, tokens)
         return [
-            self._result(request, edit, note)
+            self._make_result(request, edit, note)
             if edit is None
             else self._compose(request, framed, edit, reading, maps, note)
             for (request, framed), edit, reading, maps, note in zip(
-                items, self._develop(x), readings, attention, notes, strict=True
+                items, self._decode_images(x), readings, attention, notes, strict=True
             )
         ]
 
     def _read_action(self, text: str) -> Reading:
         """Step 1. One text per call, so that the result does not depend on the batch."""
-        encoded = self._tokens(text)
+        encoded = self._tokenize(text)
         mask = encoded["attention_mask"]
         states = self._text_encoder(encoded["input_ids"], attention_mask=mask)[0]
         logits, tokens = self._classifier(states[0].float()).cpu(), int(mask.sum())  # (T, 3)

@@ -1,7 +1,7 @@
-"""Encoders of transformers and of image metrics: CLIP and other two-tower models, DINO's ViT, clean-fid's
-Inception, LPIPS, sentence transformers.
+"""Encoders of images and sentences: CLIP and other two-tower models, DINO's ViT, clean-fid's Inception,
+LPIPS, sentence transformers.
 
-Axes: N images or sentences, S x S pixels, L tokens, T image tokens, D features.
+Axes: N images or texts, S x S pixels, L tokens of a text, T tokens of an image, D features (`width`).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from nein.metrics.preprocess import CleanResize, ResizeCrop, map_images, normali
 
 
 class TwoTowers(Described):
-    """A model with an encoder of images and one of sentences: see `metrics.dual`."""
+    """A model with an encoder of images and one of texts: see `metrics.dual`."""
 
     model: Any
     batch_size: int
 
-    def measure(self) -> None:
-        """Sets what follows from the model, at the end of `__init__`."""
+    def set_properties(self) -> None:
+        """Sets width, scale, bias and quick_gelu from the model; called at the end of `__init__`."""
         with loading.exact():
             self.width = self.text_features(["."]).shape[1]
         self.scale = _read_scale(self.model)
@@ -42,11 +42,11 @@ class TwoTowers(Described):
         self.quick_gelu = _has_quick_gelu(self.model)
 
     def text_features(self, texts: Sequence[str]) -> torch.Tensor:
-        """(N, width) of sentences in one pass, on the device and in the model's dtype."""
+        """(N, width) of texts in one forward pass, on the model's device and in its dtype."""
         raise NotImplementedError
 
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
-        """Sentences, cut at the model's limit -> (N, width) float32, not normalised."""
+        """Texts, truncated to the model's limit -> (N, width) float32, not normalized."""
         return join_features(map(self.text_features, split_chunks(texts, self.batch_size)), self.width)
 
 
@@ -62,41 +62,45 @@ def _read_scale(model: Any) -> float:
     return 1.0 / float(getattr(model, "temperature", 1.0))
 
 
-#: Sentences are padded to the full length, without a mask, and in lower case: SigLIP and SigLIP 2 saw no
-#: other kind, and not every tokenizer sees to it. Sources: transformers, docs/model_doc/siglip2 (padded to 64
-#: tokens) and its Siglip2Tokenizer ("training default: lowercase normalization").
+#: Types of models that were trained on lower-case texts padded to the full length, without a mask; not every
+#: tokenizer of theirs does so. Sources: transformers, docs/model_doc/siglip2 (padded to 64 tokens) and its
+#: Siglip2Tokenizer ("training default: lowercase normalization").
 FULL_LENGTH = ("siglip", "siglip2")
 
 
 class HubTowers(TwoTowers):
-    """A model of transformers, whose sentences a tokenizer reads."""
+    """A two-tower model of transformers."""
 
     def set_tokenizer(self, tokenizer: Any) -> None:
         self.tokenizer, config = loading.SharedTokenizer(tokenizer), self.model.config
-        self.full = config.model_type in FULL_LENGTH
+        self.pads_fully = config.model_type in FULL_LENGTH
         accepted = {*inspect.signature(self.model.get_text_features).parameters}
-        self._names = accepted - ({"attention_mask"} if self.full else set())
+        self._input_names = accepted - ({"attention_mask"} if self.pads_fully else set())
         self.limit = int(config.text_config.max_position_embeddings)
-        self.measure()
+        self.set_properties()
 
     def overlong(self, texts: Sequence[str]) -> list[bool]:
-        """(N,) whether a sentence is longer than the `limit` tokens that the model reads."""
+        """(N,) whether a text has more than the `limit` tokens that the model reads."""
         return [len(ids) > self.limit for ids in self.tokenizer(list(texts), verbose=False)["input_ids"]]
 
-    def tokens(self, texts: Sequence[str], **changes: Any) -> dict[str, torch.Tensor]:
-        """Ids, and what else the text tower takes, cut at the model's limit."""
-        how = {"padding": "max_length" if self.full else True, "truncation": True, "max_length": self.limit}
-        read = [text.lower() for text in texts] if self.full else list(texts)
-        tokens = self.tokenizer(read, return_tensors="pt", **{**how, **changes})  # N L each
-        return {key: tokens[key] for key in tokens if key in self._names}
+    def tokenize(self, texts: Sequence[str]) -> dict[str, torch.Tensor]:
+        """The inputs of the text tower, (N, L) each, truncated to the model's limit."""
+        tokens = self.tokenizer(
+            [text.lower() for text in texts] if self.pads_fully else list(texts),
+            padding="max_length" if self.pads_fully else True,
+            truncation=True,
+            max_length=self.limit,
+            return_tensors="pt",
+        )
+        return {name: tokens[name] for name in tokens if name in self._input_names}
 
     def text_features(self, texts: Sequence[str]) -> torch.Tensor:
-        inputs = loading.move_inputs(self.model, self.tokens(texts))
-        return take_features(self.model.get_text_features(**inputs))  # N L -> N D
+        inputs = loading.move_inputs(self.model, self.tokenize(texts))  # N L each
+        return take_features(self.model.get_text_features(**inputs))  # N D
 
 
 class PixelEncoder(Described):
-    """Features of images behind one of our transforms. batch_size: images per forward pass."""
+    """An encoder of images behind one of our transforms. batch_size: images per forward pass."""
 
     model: Any
     width: int
@@ -104,10 +108,11 @@ class PixelEncoder(Described):
     batch_size: int
 
     def encode(self, images: Images) -> np.ndarray:
-        """N images, (H, W, 3) uint8 -> (N, width) float32, not normalised."""
+        """N images, (H, W, 3) uint8 -> (N, width) float32, not normalized."""
         device, crops = next(self.model.parameters()).device, map_images(self.preprocess, images)
-        parts = (torch.from_numpy(np.stack(part)).to(device) for part in split_chunks(crops, self.batch_size))
-        return join_features(map(self.features, parts), self.width)  # N S S 3 -> N D
+        batches = split_chunks(crops, self.batch_size)
+        pixels = (torch.from_numpy(np.stack(batch)).to(device) for batch in batches)  # N S S 3 each
+        return join_features(map(self.features, pixels), self.width)
 
     def features(self, pixels: torch.Tensor) -> torch.Tensor:
         """(N, S, S, 3), 0 to 255 -> (N, width)."""
@@ -117,7 +122,7 @@ class PixelEncoder(Described):
 class ClipEncoder(PixelEncoder, HubTowers):
     """A `transformers.CLIPModel` behind the transform that OpenAI published for it.
 
-    The checkpoint's own image processor gives its numbers only: its crop can sit one pixel off.
+    Only size, mean and std come from the checkpoint's image processor, whose crop can be one pixel off.
     """
 
     preprocess: ResizeCrop
@@ -126,10 +131,9 @@ class ClipEncoder(PixelEncoder, HubTowers):
         from transformers import AutoImageProcessor, AutoTokenizer
 
         self.model, self.source, self.batch_size = model, source, batch_size
-        size, *numbers = _read_numbers(
-            source.load_part(AutoImageProcessor), model.config.vision_config.image_size
-        )
-        self.preprocess = ResizeCrop(size, size, *numbers)
+        processor = source.load_part(AutoImageProcessor)
+        size, mean, std = _read_preprocessing(processor, model.config.vision_config.image_size)
+        self.preprocess = ResizeCrop(size, size, mean, std)
         self.set_tokenizer(source.load_part(AutoTokenizer))
 
     def describe(self) -> Json:
@@ -150,29 +154,29 @@ def take_features(features: Any) -> torch.Tensor:
 
 
 def join_features(features: Iterable[torch.Tensor], width: int) -> np.ndarray:
-    """Computes the parts, (n, width) each, and joins them to one (N, width) float32 on the CPU."""
+    """Computes the batches, (n, width) each, and joins them to (N, width) float32 on the CPU."""
     with loading.exact():
         parts = [torch.empty(0, width), *(part.to("cpu", torch.float32) for part in features)]
     return torch.cat(parts).numpy()
 
 
-def _read_numbers(processor: Any, fallback: int) -> tuple[int, Any, Any]:
-    """(size, mean, std) from a checkpoint's image processor, whichever way it spells the size."""
+def _read_preprocessing(processor: Any, fallback: int) -> tuple[int, Any, Any]:
+    """(size, mean, std) of a checkpoint's image processor; without a size in it, `fallback`."""
     size = getattr(processor, "crop_size", None) or getattr(processor, "size", None) or {}
     side = size if isinstance(size, int) else size.get("height", size.get("shortest_edge"))
     return int(side or fallback), tuple(processor.image_mean), tuple(processor.image_std)
 
 
-def load_clip(path_or_id: str, *, batch_size: int = 32, **how: Any) -> ClipEncoder:
-    """Load a CLIP; how: `device` and `dtype`, as `loading.load_model` takes them."""
+def load_clip(path_or_id: str, *, batch_size: int = 32, **placement: Any) -> ClipEncoder:
+    """Loads a CLIP. placement: `device` and `dtype`, as `loading.load_model` takes them."""
     from transformers import CLIPModel
 
-    model, source = loading.load_model(CLIPModel, path_or_id, "clip", **how)
+    model, source = loading.load_model(CLIPModel, path_or_id, "clip", **placement)
     return ClipEncoder(model, source, batch_size)
 
 
 class HubDual(HubTowers):
-    """Any other model than CLIP, behind its own image processor and tokenizer."""
+    """A two-tower model other than CLIP, behind its own image processor and tokenizer."""
 
     def __init__(
         self, model: Any, processor: Any, tokenizer: Any, source: loading.Source, batch_size: int = 32
@@ -181,7 +185,7 @@ class HubDual(HubTowers):
         self.set_tokenizer(tokenizer)
 
     def describe(self) -> Json:
-        padding, case = ("max_length", ", lower case") if self.full else (True, "")
+        padding, case = ("max_length", ", lower case") if self.pads_fully else (True, "")
         return {
             **loading.model_fields("dual", self.model, self.source),
             "preprocess": f"{type(self.processor).__name__}, {loading.library()}",
@@ -194,29 +198,26 @@ class HubDual(HubTowers):
 
     def _features(self, images: list[np.ndarray]) -> torch.Tensor:
         inputs = self.processor(images=images, return_tensors="pt", input_data_format="channels_last")
-        inputs = loading.move_inputs(self.model, inputs)  # pixel_values: N 3 S S; of SigLIP 2 patches
+        inputs = loading.move_inputs(self.model, inputs)  # pixel_values: N 3 S S, or patches (SigLIP 2)
         return take_features(self.model.get_image_features(**inputs))  # N D
 
 
-def load_towers(path_or_id: str, *, batch_size: int = 32, **how: Any) -> TwoTowers:
-    """Load any class of transformers with `get_image_features` and `get_text_features` (CLIP, SigLIP, ALIGN,
+def load_towers(path_or_id: str, *, batch_size: int = 32, **placement: Any) -> TwoTowers:
+    """Loads any class of transformers with `get_image_features` and `get_text_features` (CLIP, SigLIP, ALIGN,
     TIPSv2). Raises MetricError for any other."""
     from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 
     if loading.read_model_type(path_or_id) == "clip":
-        return load_clip(path_or_id, batch_size=batch_size, **how)
-    model, source = loading.load_model(AutoModel, path_or_id, **how)
-    needed = ("get_image_features", "get_text_features")
-    if missing := [part for part in needed if not hasattr(model, part)]:
+        return load_clip(path_or_id, batch_size=batch_size, **placement)
+    model, source = loading.load_model(AutoModel, path_or_id, **placement)
+    methods = ("get_image_features", "get_text_features")
+    if missing := [method for method in methods if not hasattr(model, method)]:
         raise MetricError(
             f"'{path_or_id}' is a '{model.config.model_type}' checkpoint, which has no {missing[0]}; "
             "give a two-tower model such as CLIP or SigLIP."
         )
-    processor, tokenizer = (
-        source.load_part(AutoImageProcessor, backend="pil"),
-        source.load_part(AutoTokenizer),
-    )
-    return HubDual(model, processor, tokenizer, source, batch_size)
+    processor = source.load_part(AutoImageProcessor, backend="pil")
+    return HubDual(model, processor, source.load_part(AutoTokenizer), source, batch_size)
 
 
 class ViTEncoder(PixelEncoder):
@@ -231,7 +232,7 @@ class ViTEncoder(PixelEncoder):
 
         self.kind, self.model, self.source, self.batch_size = kind, model, source, batch_size
         self.width, size = model.config.hidden_size, int(model.config.image_size)
-        _, self.mean, self.std = _read_numbers(source.load_part(AutoImageProcessor), 224)
+        _, self.mean, self.std = _read_preprocessing(source.load_part(AutoImageProcessor), 224)
         crop = ResizeCrop(round(size * 256 / 224), size, self.mean, self.std)
         self.preprocess = crop if kind == "dino" else CleanResize(size)
 
@@ -248,16 +249,16 @@ class ViTEncoder(PixelEncoder):
         return self.model(pixel_values=x).last_hidden_state[:, 0]  # N T D => N D
 
 
-def load_vit(path_or_id: str, *, batch_size: int = 32, kind: str = "dino", **how: Any) -> ViTEncoder:
+def load_vit(path_or_id: str, *, batch_size: int = 32, kind: str = "dino", **placement: Any) -> ViTEncoder:
     from transformers import ViTModel
 
-    model, source = loading.load_model(ViTModel, path_or_id, "vit", add_pooling_layer=False, **how)
+    model, source = loading.load_model(ViTModel, path_or_id, "vit", add_pooling_layer=False, **placement)
     return ViTEncoder(kind, model, source, batch_size)
 
 
 INCEPTION_FILE = "inception-2015-12-05.pt"
-#: The file is TorchScript, that is a program, and clean-fid downloads and runs it unchecked. The digest is
-#: the one k-diffusion checks against for the same address (crowsonkb/k-diffusion, k_diffusion/evaluation.py).
+#: The file is TorchScript, that is, a program, which clean-fid downloads and runs unchecked. k-diffusion
+#: checks the same address against this digest (crowsonkb/k-diffusion, k_diffusion/evaluation.py).
 INCEPTION_SHA256 = "f58cb9b6ec323ed63459aa4fb441fe750cfe39fafad6da5cb504a16f19e958f4"
 
 
@@ -283,8 +284,8 @@ class InceptionEncoder(PixelEncoder):
 def load_fid(
     path_or_id: str, *, device: str, dtype: str, batch_size: int = 32
 ) -> InceptionEncoder | ViTEncoder:
-    """clean-fid's network by "inception" (torch's cache, downloaded there if need be) or by its file;
-    a ViT by folder or hub id. A file that is not the published one is not run. Raises MetricError."""
+    """Loads clean-fid's network ("inception": from torch's cache, downloaded if missing; or its file), or a
+    ViT by folder or hub id. Refuses any other file. Raises MetricError."""
     path = Path(path_or_id)
     if path_or_id != "inception" and not path.is_file():
         return load_vit(path_or_id, device=device, dtype=dtype, batch_size=batch_size, kind="fid")
@@ -308,14 +309,14 @@ def load_fid(
     if digest != INCEPTION_SHA256 or path.name != INCEPTION_FILE:
         raise MetricError(
             f"'{path}' is not the published Inception network ({INCEPTION_FILE}, SHA-256 "
-            f"{INCEPTION_SHA256[:12]}..., not {digest[:12]}...); delete it and run again."
+            f"{INCEPTION_SHA256[:12]}..., not {digest[:12]}...); delete it and rerun the command."
         )
     model = InceptionV3W(str(path.parent), download=False, resize_inside=False).to(device).eval()
     return InceptionEncoder(model, loading.Source("inception", "2015-12-05", digest), batch_size)
 
 
 def fid_origins(path_or_id: str) -> list[Need] | None:
-    """clean-fid's network; None for a ViT."""
+    """The download of clean-fid's network; None for a ViT."""
     if path_or_id != "inception":
         return None
     from cleanfid.downloads_helper import inception_url
@@ -327,8 +328,8 @@ NETS = ("alex", "vgg", "squeeze")
 
 
 class LpipsNetwork(Described):
-    """An `lpips.LPIPS` module (arXiv:1801.03924), part by part; `distances` equals `module(a, b)` on images
-    in [-1, 1], but the trunk sees a shared target once."""
+    """An `lpips.LPIPS` module (arXiv:1801.03924). `distances` equals `module(a, b)` on images in [-1, 1], but
+    a target that several images share passes the trunk once per batch."""
 
     def __init__(self, module: Any, source: loading.Source, batch_size: int = 16) -> None:
         self.module, self.source, self.batch_size = module, source, batch_size
@@ -345,32 +346,31 @@ class LpipsNetwork(Described):
         }
 
     def distances(self, images: Images, targets: Images) -> np.ndarray:
-        """(N,) float64, >= 0, from every image to its target of the same size."""
+        """(N,) float64, >= 0: the distance of every image from its target, which has the same size."""
         for image, target in zip(images, targets, strict=True):
             if image.shape != target.shape:
                 raise MetricError(f"LPIPS needs equal sizes, not {image.shape} and {target.shape}.")
-        first = {id(target): row for row, target in reversed([*enumerate(targets)])}
-        rows = sorted(range(len(images)), key=lambda row: first[id(targets[row])])  # by target
-        result = np.full(len(images), np.nan)
+        # A target is known by the first row that has it; rows that share one are put next to each other.
+        first_row = {id(target): row for row, target in reversed([*enumerate(targets)])}
+        target_rows = [first_row[id(target)] for target in targets]
+        rows = sorted(range(len(images)), key=target_rows.__getitem__)
+        distances = np.full(len(images), np.nan)  # (N,)
         with loading.exact():
-            for chunk in group_by(rows, lambda row: images[row].shape, self.batch_size):
-                owned = list(dict.fromkeys(first[id(targets[row])] for row in chunk))
-                owners = [owned.index(first[id(targets[row])]) for row in chunk]
-                stacked = [
-                    *(targets[row] for row in owned),
-                    *(images[row] for row in chunk),
-                ]  # (H, W, 3) each
-                pixels = np.stack(stacked)
-                result[chunk] = self._compare(torch.from_numpy(pixels), owners)
-        return result
+            for batch in group_by(rows, lambda row: images[row].shape, self.batch_size):
+                distinct = list(dict.fromkeys(target_rows[row] for row in batch))
+                owners = [distinct.index(target_rows[row]) for row in batch]
+                stacked = [*(targets[row] for row in distinct), *(images[row] for row in batch)]
+                pixels = torch.from_numpy(np.stack(stacked))  # (len(distinct) + len(batch), H, W, 3) uint8
+                distances[batch] = self._compare(pixels, owners)
+        return distances
 
     def _compare(self, pixels: torch.Tensor, owners: list[int]) -> np.ndarray:
-        """(len(owners),) float64: distances of the last images to the first, their targets, by `owners`."""
+        """(len(owners),) float64. pixels: targets, then images; owners: the target of every image."""
         import lpips
 
-        count = len(pixels) - len(owners)  # of targets
+        count = len(pixels) - len(owners)  # number of targets
         x = pixels.to(self._parameter.device).permute(0, 3, 1, 2)  # N H W 3 -> N 3 H W
-        x = self.module.scaling_layer(x.to(self._parameter.dtype) / 127.5 - 1)
+        x = self.module.scaling_layer(x.to(self._parameter.dtype) / 127.5 - 1)  # N 3 H W
         total: Any = 0
         for level, features in enumerate(self.module.net(x)):
             unit = lpips.normalize_tensor(features)  # N C h w, of length 1 along C
@@ -381,21 +381,22 @@ class LpipsNetwork(Described):
 
 
 def build_lpips(net: str, *, pretrained: bool, linear: bool = True) -> Any:
-    """`pretrained` takes trunk and linear layers from their packages."""
+    """An `lpips.LPIPS`. pretrained: with the trunk's and linear layers' weights of their packages."""
     import lpips
 
-    # Weights are drawn before they are loaded; nobody else's random numbers should change by that.
+    # Random weights are drawn before the others are loaded; the caller's random state must not change.
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         # lpips 0.1.4 still calls torchvision with the argument it had before 0.13.
         warnings.filterwarnings("ignore", message=".*pretrained.*|.*weight enum.*", category=UserWarning)
-        how = {"pretrained": pretrained, "pnet_rand": not pretrained, "verbose": False}
-        module = lpips.LPIPS(net=net, lpips=linear, **how)
+        module = lpips.LPIPS(
+            net=net, lpips=linear, pretrained=pretrained, pnet_rand=not pretrained, verbose=False
+        )
     return module.eval().requires_grad_(False)
 
 
 def load_lpips(path_or_id: str, *, device: str, dtype: str, batch_size: int = 16) -> LpipsNetwork:
-    """ "alex", "vgg" or "squeeze" with the library's own weights, or a folder with model.safetensors and
-    config.json, which has "net" and "lpips" (whether there are linear layers)."""
+    """Loads "alex", "vgg" or "squeeze" with the library's own weights, or a folder with model.safetensors and
+    config.json, which has "net" and "lpips" (whether there are linear layers). Raises MetricError."""
     choose("dtype", dtype, DTYPES)
     if path_or_id in NETS:
         try:
@@ -421,21 +422,21 @@ def load_lpips(path_or_id: str, *, device: str, dtype: str, batch_size: int = 16
 
 
 def lpips_origins(path_or_id: str) -> list[Need]:
-    """The trunk, which torchvision publishes; the rest ships with the library."""
+    """The download of the trunk, which torchvision publishes; the linear layers ship with lpips."""
     if path_or_id not in NETS:
         return []
     from torchvision import models
 
     trunks = {"alex": "AlexNet_Weights", "vgg": "VGG16_Weights", "squeeze": "SqueezeNet1_1_Weights"}
     url = getattr(models, trunks[path_or_id]).IMAGENET1K_V1.url
-    # torchvision's files carry the beginning of their digest: alexnet-owt-7be5be79.pth.
+    # The file name ends with the first digits of the file's digest: alexnet-owt-7be5be79.pth.
     return [Need(url, url.rpartition("-")[2].partition(".")[0], "url")]
 
 
 class SentenceEncoder(Described):
-    """A `sentence_transformers.SentenceTransformer`, without its prompts; features are not normalised.
+    """A `sentence_transformers.SentenceTransformer`, without its prompts; features are not normalized.
 
-    One whose `modalities` have "image" is a dual encoder, whose score is the cosine.
+    With "image" among its `modalities` it is a dual encoder, whose score is the cosine.
     """
 
     scale, bias = 1.0, 0.0
@@ -458,7 +459,7 @@ class SentenceEncoder(Described):
         return self._encode([Image.fromarray(check_image(image)) for image in images])
 
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
-        """Sentences -> (N, width) float32."""
+        """Texts -> (N, width) float32."""
         return self._encode(list(texts))
 
     def _encode(self, inputs: list[Any]) -> np.ndarray:
@@ -466,11 +467,11 @@ class SentenceEncoder(Described):
             features = self.model.encode(
                 inputs, batch_size=self.batch_size, show_progress_bar=False, convert_to_numpy=True
             )
-        return np.asarray(features, dtype=np.float32)
+        return np.asarray(features, dtype=np.float32)  # N D
 
 
 def load_sentences(path_or_id: str, *, device: str, dtype: str, batch_size: int = 32) -> SentenceEncoder:
-    """Load "sentence:FOLDER_OR_ID" (safetensors only). Raises MetricError, one sentence."""
+    """Loads "sentence:FOLDER_OR_ID" (safetensors only). Raises MetricError."""
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError:
@@ -479,13 +480,17 @@ def load_sentences(path_or_id: str, *, device: str, dtype: str, batch_size: int 
         ) from None
     reference = parse_reference(path_or_id.removeprefix("sentence:"))
     name, local = reference.name, Path(reference.name).is_dir()
-    how: dict[str, Any] = {"use_safetensors": True, "dtype": dtype}
+    options: dict[str, Any] = {"use_safetensors": True, "dtype": dtype}
     try:
         with loading.hide_progress(local):
-            model = SentenceTransformer(name, device=device, revision=reference.revision, model_kwargs=how)
+            model = SentenceTransformer(
+                name, device=device, revision=reference.revision, model_kwargs=options
+            )
     except loading.UNREADABLE as error:
-        why = f"({first_line(error)}); give a folder or a hub id"
-        raise MetricError(f"Cannot load a sentence transformer from '{name}' {why}.") from error
+        raise MetricError(
+            f"Cannot load a sentence transformer from '{name}' ({first_line(error)}); "
+            "give a folder or a hub id."
+        ) from error
     if hasattr(model.tokenizer, "get_vocab"):
         first: Any = model[0]
         check_tokenizer(model.tokenizer, first.auto_model.config, name)

@@ -48,7 +48,7 @@ class OpenClipDual(TwoTowers):
         self.tokenizer = loading.SharedTokenizer(tokenizer)
         first = next(model.parameters())
         self.dtype, self.device = first.dtype, first.device
-        self.measure()
+        self.set_properties()
 
     def describe(self) -> Json:
         from importlib.metadata import version

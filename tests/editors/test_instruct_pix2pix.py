@@ -87,7 +87,7 @@ def test_instructdiffusions_guidance_is_the_published_sum(text_scale, image_scal
         ]
         return (torch.tensor([values[kind] for kind in kinds])[:, None, None, None],)
 
-    embeddings, conditions, _ = editor._condition([(request, request.image)])
+    embeddings, conditions, _ = editor._encode_items([(request, request.image)])
     found = editor._predict(unet, conditions[:1], torch.tensor(5), embeddings, conditions)
     expected = 0.5 * (2 + 4) + text_scale * (7 - 2) + image_scale * (7 - 4)
     assert found.item() == pytest.approx(expected)

@@ -99,7 +99,7 @@ class Tower(nn.Module):
         dual = self.dual
         if isinstance(dual, OpenClipDual):
             return {"text": dual.tokenizer(list(texts))}
-        inputs = dual.tokens(texts)
+        inputs = dual.tokenize(texts)
         names = ("input_ids", "attention_mask") if isinstance(dual, ClipEncoder) else inputs
         return {key: inputs[key].cpu() for key in names}
 
