@@ -226,7 +226,7 @@ def _run(
             config.out = f"{config.out_dir}-{'-'.join([*models][:3])}-{marks}"
         for option in ("editor", "model") if models else ():
             words = getattr(config, option, [])
-            loaded = [references.Offered(word, models[word]) if word in models else word for word in words]
+            loaded = [references.InMemory(name, models[name]) if name in models else name for name in words]
             setattr(config, option, loaded)
         try:
             benchmark(config, executor)
@@ -376,7 +376,7 @@ def _name_models(models: Any) -> tuple[list[str], Json]:
             safe = f"my-{safe}" if safe in ("all", "none") else safe  # words that a list of names reserves
             endings = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
             free = next(f"{safe}{end}" for end in endings if f"{safe}{end}" not in objects)
-            names.append(references.Offered(free, thing))
+            names.append(references.InMemory(free, thing))
             objects[free] = thing
     if not names:
         raise UserError(

@@ -126,7 +126,7 @@ def edits(room):
 
 def model_folders(room):
     def look(text):
-        folder = references.slug(text)
+        folder = references.slugify(text)
         assert folder not in ("", ".", "..")
         assert Path(folder).name == folder
         assert folder.isprintable()

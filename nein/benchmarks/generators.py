@@ -363,8 +363,8 @@ class Generators(Benchmark):
         for kind, judge in config.judges.items():
             judges.check(judge)
             load = functools.partial(judges.load, kind, judge, services=services, **machine)
-            models[kind] = Model.one(f"{kind} {judge}", load, references.place(judge), kind)
-            same[kind] = references.identity(judge)
+            models[kind] = Model.one(f"{kind} {judge}", load, references.find_place(judge), kind)
+            same[kind] = references.identify(judge)
         runs = []
         for text in config.generator:
             label, reference = references.split_label(text)
@@ -386,7 +386,8 @@ class Generators(Benchmark):
             model = Model.one(text, load, "remote" if singly else "device", "generator", int(not served))
             selection = range(sum(map(len, groups[: config.limit])))
             blocks = Blocks(len(every), 1 if singly else config.batch_size, selection, config.batch_size)
-            folder = GeneratorsDir(config.out_dir / (label or references.slug(reference.replace(":", "-"))))
+            folder_name = label or references.slugify(reference.replace(":", "-"))
+            folder = GeneratorsDir(config.out_dir / folder_name)
             of_run: dict[str, Any] = {"folder": folder, "pictures": every}
             draw: dict[str, Any] = {"seed": config.seed, "folder_of_images": folder_of_images}
             stages: list[Stage] = [Draw(blocks=blocks, model=model, **draw, **of_run)]
@@ -396,7 +397,7 @@ class Generators(Benchmark):
                 asks = 1 if stage is stages[0] else round(sum(len(p.questions) for p in every) / len(every))
                 stage.asks = {server: max(1, asks)} if is_served(server) else {}
             facts = {"data": prompts.facts, "config": dataclasses.asdict(HOW)}
-            identity |= {**same, **references.contents(files)}
+            identity |= {**same, **references.digest_models(files)}
             runs.append(Run(folder, label or reference, identity, stages, facts))
         return runs
 

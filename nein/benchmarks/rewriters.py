@@ -24,7 +24,7 @@ from nein.engine.stages import Model, Stage
 from nein.loading.references import is_served
 from nein.models import rewriters
 from nein.models.cached import Services
-from nein.models.references import contents, slug, split_label
+from nein.models.references import digest_models, slugify, split_label
 from nein.reporting.page import Section
 from nein.reporting.scores import ScoreTable
 from nein.reporting.tables import COUNTS, Column, Row, Table
@@ -116,10 +116,11 @@ class Rewriters(Benchmark):
             # Behind an address a block is one instruction, so that a kill loses what is on its way alone.
             blocks = Blocks.first(len(dataset.samples), 1 if served else config.batch_size, config.limit)
             identity = {"rewriter": reference, "data": dataset.records_sha256}
-            identity |= machine_identity(config, device) | contents({"rewriter": source} if source else {})
+            identity |= machine_identity(config, device)
+            identity |= digest_models({"rewriter": source} if source else {})
             sees = reference.partition(":")[0] in rewriters.VENDORS
             stage = Rewrite(blocks=blocks, samples=dataset.samples, model=model, sees=sees)
-            folder = RewritersDir(config.out_dir / slug(name.replace(":", "-")))
+            folder = RewritersDir(config.out_dir / slugify(name.replace(":", "-")))
             runs.append(Run(folder, name, identity, [stage], {"data": dataset.facts(blocks)}))
         return runs
 

@@ -19,7 +19,7 @@ from nein.loading.errors import UserError, shortlist
 from nein.loading.references import expand_user, is_local, is_served, parse_reference
 from nein.models import references
 from nein.models.cached import Services
-from nein.models.references import resolve, slug
+from nein.models.references import resolve, slugify
 
 log = logging.getLogger(__name__)
 FAMILIES = ("qwen", "gpt", "gemini", "grok")  # names of models with editors and judges
@@ -117,7 +117,8 @@ class EditorChoice:
             from nein.models.rewriters import find_source
 
             source = find_source(self.remedy.removeprefix("rewrite:"))
-            facts |= {"mend.rewriter": marks} if (marks := references.contents({"source": source})) else {}
+            if digests := references.digest_models({"source": source}):
+                facts["mend.rewriter"] = digests
         if self.external is not None:
             facts |= {"made": "elsewhere"} | ({"decoding": "plain"} if self.external.plain else {})
         elif self.made is not None:
@@ -134,7 +135,7 @@ class EditorChoice:
                 models["checkpoint"] = self.checkpoint + (f"@{self.revision}" if self.revision else "")
             for name in (*row.layouts, "lora") if row else ():
                 models |= {name: str(self.options[name])} if self.options.get(name) else {}
-            facts |= references.contents(models)
+            facts |= references.digest_models(models)
         return facts
 
 
@@ -223,7 +224,7 @@ def choose_editor(text: str, preset: str, overrides: Json) -> EditorChoice:
     options = {key: value for key, value in overrides.items() if row is None or key in row.values}
     if form.kind in ("attribute", "served"):
         editors.check(name)
-        folder = form.name if form.kind == "attribute" else slug(form.without_address.replace(":#", "-"))
+        folder = form.name if form.kind == "attribute" else slugify(form.without_address.replace(":#", "-"))
         return EditorChoice(text, label or folder, name, options=options)
     if row is None or not row.preset:
         if checkpoint is not None:
@@ -231,7 +232,7 @@ def choose_editor(text: str, preset: str, overrides: Json) -> EditorChoice:
         return EditorChoice(text, label or name, name, options=options)
     row = editors.preset_row(name, preset)
     editors.check(row.name, **options)
-    folder = slug(name) if checkpoint is None else f"{name}-{slug(checkpoint)}"
+    folder = slugify(name) if checkpoint is None else f"{name}-{slugify(checkpoint)}"
     revision, checkpoint = (row.revision, row.checkpoint) if checkpoint is None else (None, checkpoint)
     if checkpoint is None:
         raise UserError(f"Editor '{name}' needs your checkpoint: {row.obtain}.")

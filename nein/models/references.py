@@ -1,8 +1,9 @@
-"""References of users: `nano:NAME` (embedded), a hub id `owner/name[@revision]`, or a local folder; and
-`LABEL=REFERENCE`, whose label names the model in folders, tables and plots.
+"""Reads the references by which users name models: `nano:NAME` (embedded), a hub id
+`owner/name[@revision]`, a local folder; and `LABEL=REFERENCE`, whose label names the model in folders, tables
+and plots.
 
-Only this file knows `nano:` and labels; the leaf packages get a folder or an id. A label that is a row of a
-table of models is that row with other weights: `magicbrush=FOLDER`, `negclip=FOLDER`.
+`editors` and `metrics` know no labels. A label that is a row of a table of models means that row with other
+weights: `magicbrush=FOLDER`, `negclip=FOLDER`.
 """
 
 from __future__ import annotations
@@ -27,27 +28,27 @@ from nein.loading.references import (
 )
 from nein.metrics.models import GROUP as JUDGE_PLUGINS
 
-JUDGE = "judge:"  # before a reference: that VQA judge, asked in its own template
-_NAME = re.compile(r"[^\W_]([\w .()-]*[\w)])?")  # a label: free text, as far as a folder can be called so
+JUDGE = "judge:"  # prefix of a reference: that VQA judge, asked in its own template
+_LABEL = re.compile(r"[^\W_]([\w .()-]*[\w)])?")  # a label names a folder
 
 
-class Offered(str):
-    """A reference to an editor or model in memory, from Python: its name, which carries the object."""
+class InMemory(str):
+    """The name of an editor or model in memory, given from Python; it carries the object."""
 
-    held: Any
+    model: Any
 
-    def __new__(cls, name: str, model: Any) -> Offered:
+    def __new__(cls, name: str, model: Any) -> InMemory:
         reference = super().__new__(cls, name)
-        reference.held = model
+        reference.model = model
         return reference
 
-    def __deepcopy__(self, memo: Any) -> Offered:  # dataclasses.asdict would copy the model
+    def __deepcopy__(self, memo: Any) -> InMemory:  # dataclasses.asdict would copy the model
         return self
 
 
 def get_object(reference: str) -> Any | None:
     """The object in memory that a reference carries, or None."""
-    return getattr(reference, "held", None)
+    return reference.model if isinstance(reference, InMemory) else None
 
 
 def split_label(text: str) -> tuple[str | None, str]:
@@ -56,7 +57,7 @@ def split_label(text: str) -> tuple[str | None, str]:
     name, _, reference = text.partition("=")
     if not (name and reference) or is_local(text) or ":" in name or name.startswith((".", "~", "/")):
         return None, text
-    if not _NAME.fullmatch(name):
+    if not _LABEL.fullmatch(name):
         raise UserError(
             f"'{name}' of '{text}' is no label; start it with a letter or digit, and use only letters, "
             "digits, blanks and . _ - ( )."
@@ -64,62 +65,66 @@ def split_label(text: str) -> tuple[str | None, str]:
     return name, reference
 
 
-def slug(reference: str) -> str:
+def slugify(reference: str) -> str:
     """A folder name for a model: its label, or the last two parts of its path or id: "ft1-model" of
     "./runs/ft1/model"."""
-    label, name = split_label(reference)
-    parts = [part for part in re.split(r"[/\\]", name) if part.strip(".~")]
+    label, path = split_label(reference)
+    parts = [part for part in re.split(r"[/\\]", path) if part.strip(".~")]
     return label or re.sub(r"[^\w.()-]+", "-", "-".join(parts[-2:]))[-100:].strip("-.") or "model"
 
 
 def resolve(reference: str) -> str:
-    """The folder, file or hub id, with its revision, of a reference. UserError for an unknown nano model."""
+    """The folder, file or hub id with revision of a reference. Raises UserError for an unknown nano model."""
     location = locate(split_label(reference)[1])
-    # "./" of a missing path stays, since it tells a path from a hub id.
+    # A missing path keeps its "./", which tells it from a hub id.
     is_path = parse_reference(location).kind == "local" and is_local(location)
     return str(expand_user(location)) if is_path else location
 
 
-def contents(models: Mapping[str, str]) -> Json:
-    """An entry of an identity: role -> digits of the model behind its reference (`content`)."""
-    marks = {role: mark for role, reference in models.items() if (mark := content(reference))}
-    return {CONTENTS: marks} if marks else {}
+def digest_models(models: Mapping[str, str]) -> Json:
+    """Role -> reference of models, to an entry of an identity: role -> `digest_model`; {} without digests."""
+    digests = {role: digest for role, reference in models.items() if (digest := digest_model(reference))}
+    return {CONTENTS: digests} if digests else {}
 
 
-def content(reference: str) -> str:
-    """Digits that change with the model behind a reference, without loading it: of the files of a folder
-    (`quick_digest`), of the file of a function or plug-in (without its imports), of the commit of a hub id in
-    the cache. "" without files, or before the download."""
+def digest_model(reference: str) -> str:
+    """A digest that changes with the model, which is not loaded. "" without files or before the download.
+
+    folder, file       `quick_digest` of the files.
+    function, plug-in  `quick_digest` of its file, without imports.
+    hub id             The commit in the cache.
+    """
     reference = split_label(reference)[1]
     parsed = parse_reference(reference)
     if get_object(reference) is not None or parsed.kind == "served":
         return ""
     if parsed.is_code:
         points = entry_points(group=JUDGE_PLUGINS, name=parsed.name) if parsed.kind == "plugin" else ()
-        home = next((point.value for point in points), reference).rpartition(":")[0]
-        spec = None if home.endswith(".py") else importlib.util.find_spec(home)
-        if (file := Path(spec.origin or "") if spec else expand_user(home)).is_file():
+        module = next((point.value for point in points), reference).rpartition(":")[0]  # or a path, FILE.py
+        spec = None if module.endswith(".py") else importlib.util.find_spec(module)
+        if (file := Path(spec.origin or "") if spec else expand_user(module)).is_file():
             return quick_digest(file)
     if is_local(location := resolve(reference)):
         return quick_digest(expand_user(location))
-    before, _, behind = reference.partition(":")  # "judge:REFERENCE", "sentence:FOLDER", "owner/name:FILE"
-    name = before.partition("@")[0]
-    commit = find_cached_commit(name, parsed.revision)[:12] if parsed.kind == "hub" else ""
-    return commit or (content(behind) if behind else "")
+    head, _, tail = reference.partition(":")  # "owner/name:FILE"; "judge:REFERENCE", "sentence:FOLDER"
+    repository = head.partition("@")[0]
+    commit = find_cached_commit(repository, parsed.revision)[:12] if parsed.kind == "hub" else ""
+    return commit or (digest_model(tail) if tail else "")
 
 
-def identity(reference: str) -> str:
-    """The part of a reference that decides results, without its label: of an object in memory the
-    fingerprint; of openai:URL#MODEL, since servers move, openai:#MODEL."""
+def identify(reference: str) -> str:
+    """The part of a reference that decides results: without its label; for an object in memory its
+    fingerprint; for openai:URL#MODEL, since servers move, openai:#MODEL."""
     if (model := get_object(reference)) is not None:
         return f"in memory, {model.fingerprint}"
     return parse_reference(split_label(reference)[1]).without_address
 
 
-def place(reference: str) -> str:
+def find_place(reference: str) -> str:
+    """ "remote" for a model behind an endpoint, else "device" (`engine.stages.Model.place`)."""
     return "remote" if is_served(split_label(reference)[1]) else "device"
 
 
-def addressless_slug(reference: str) -> str | None:
+def slugify_served(reference: str) -> str | None:
     """The folder name of a model behind an endpoint, without its address; None for any other."""
-    return slug(identity(reference).replace(":#", "-")) if is_served(reference) else None
+    return slugify(identify(reference).replace(":#", "-")) if is_served(reference) else None

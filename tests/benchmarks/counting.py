@@ -12,7 +12,7 @@ from nein.engine.stages import Model, Stage
 from nein.loading.references import Need
 from nein.metrics import choices, letters, load_choices
 from nein.models.needs import model_needs
-from nein.models.references import resolve, slug
+from nein.models.references import resolve, slugify
 from nein.nano.scenes import Scene, place, render, rng_for, sample_scene
 from nein.nano.sentences import plural
 from nein.reporting.page import Section
@@ -103,7 +103,7 @@ class Counting(Benchmark):
         where = resolve(config.model)
         model = Model.one(config.model, lambda: load_choices(where, device=device, dtype=config.dtype))
         identity = {"model": config.model, "scenes": config.scenes, **machine_identity(config, device)}
-        folder = Answers(config.out_dir / slug(config.model.replace(":", "-")))
+        folder = Answers(config.out_dir / slugify(config.model.replace(":", "-")))
         return [Run(folder, config.model, identity, [Asking(blocks, model)])]
 
     def scores(self, run: Run) -> ScoreTable:

@@ -42,7 +42,7 @@ def test_an_attribute_of_a_file_is_loaded_and_may_have_a_name_of_the_users(tmp_p
     assert load_attribute(f"{file}:edit")(1, "No cat.") == 1
     for label in ("my-edit", "mein größter Editor (2)"):
         assert editor_choice.choose_editor(f"{label}={file}:edit", "paper", {}).slug == label
-    assert references.slug("./runs/ft1/model") == references.slug("ft1/model") == "ft1-model"
+    assert references.slugify("./runs/ft1/model") == references.slugify("ft1/model") == "ft1-model"
     for name, why in (("edti", "did you mean 'edit'"), ("nothing", "has no 'nothing'")):
         with pytest.raises(UserError, match=why):
             load_attribute(f"{file}:{name}")
@@ -84,8 +84,8 @@ def test_what_is_behind_a_reference_is_told_without_loading_it(tmp_path, monkeyp
         f"{tmp_path}/file.py:edit": (tmp_path / "file.py").write_text,
     }
     for reference, change in changes.items():
-        found = [references.content(reference) for text in (one, two, one) if change(text) or True]
+        found = [references.digest_model(reference) for text in (one, two, one) if change(text) or True]
         assert found[0] == found[2] != found[1], reference
         assert found[0], reference
     for reference in ("owner/other", "ip2p", f"openai:{URL}#x", "random:0"):
-        assert references.content(reference) == ""
+        assert references.digest_model(reference) == ""

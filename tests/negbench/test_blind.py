@@ -88,7 +88,7 @@ def test_a_model_is_asked_every_distinct_question_once_without_its_picture(tmp_p
         return "Yes." if dull else "No."
 
     model, options = Speaker(rule), ("--model", "none", "--vlm", "colour")
-    vlm = [references.Offered("colour", model)]
+    vlm = [references.InMemory("colour", model)]
     found = evaluate(tmp_path, write_beaf(tmp_path / "data"), None, *options, vlm=vlm)
     where = {"variant": "published", "type": "all"}
     names = ("accuracy", "text only", "picture only", "gain over text")

@@ -202,7 +202,7 @@ def test_a_model_of_the_users_has_the_users_name(tmp_path, clip_folder):
     choice = models.choose(f"mine={clip_folder}")
     assert (choice.name, choice.slug, choice.reference) == ("mine", "mine", str(clip_folder))
     assert choice.row is None
-    assert references.identity(choice.asked) == str(clip_folder)  # another name would give the same rows
+    assert references.identify(choice.asked) == str(clip_folder)  # another name would give the same rows
     plain, twin = (models.choose(str(shutil.copytree(clip_folder, tmp_path / n / "clip"))) for n in "ab")
     assert plain.slug != twin.slug
     row = models.choose(f"negclip={clip_folder}")

@@ -400,7 +400,7 @@ def test_a_model_with_a_head_of_its_own_scores_pictures_with_sentences(tmp_path)
         PUBLISHED[reader](tmp_path / file)
     for name in ("v7w_7.jpg", "a.jpg", "b.jpg"):
         Image.fromarray(SQUARES).save(tmp_path / name)
-    match = [references.Offered("longest", Longest())]
+    match = [references.InMemory("longest", Longest())]
     found = evaluate(tmp_path, tmp_path, tmp_path, "--model", "none", "--match", "longest", match=match)
     valse = found["longest/valse"].figures  # "There are no dogs." is longer than "There are dogs."
     assert frames.pick(valse, metric="accuracy", type="negation")["value"] == 1

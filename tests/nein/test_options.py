@@ -122,9 +122,9 @@ def test_references_are_folders_ids_or_embedded_and_may_have_a_name_that_decides
     (tmp_path / "a=b").mkdir()
     for plain in ("owner/name", "./a=b/c", "openai:http://a/v1?k=v#m", "=x", "x=", str(tmp_path / "a=b")):
         assert references.split_label(plain) == (None, plain)
-    assert references.slug(f"mine={tmp_path}") == "mine"
-    assert references.slug("owner/name@rev") == "owner-name-rev"
-    assert references.identity("eye=openai:http://a/v1#m") == "openai:#m"
+    assert references.slugify(f"mine={tmp_path}") == "mine"
+    assert references.slugify("owner/name@rev") == "owner-name-rev"
+    assert references.identify("eye=openai:http://a/v1#m") == "openai:#m"
     one, other = (identity("removal_vqa", models={"vqa": name}) for name in ("j=a/b", "a/b"))
     assert one == other
 

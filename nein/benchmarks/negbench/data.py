@@ -129,22 +129,22 @@ def choose(model: str, kind: str = "dual") -> Choice:
     label, reference = references.split_label(model)
     if kind == "log":
         name = label or expand_user(reference).stem
-        return Choice(model, name, references.slug(name), reference, kind)
+        return Choice(model, name, references.slugify(name), reference, kind)
     row = MODELS.get(label or model) if kind == "dual" else None
     if label is not None and row is None:
         return replace(choose(reference, kind), asked=model, name=label, slug=label)
     if label is not None:
-        slug = f"{label}-{references.slug(reference)}"
+        slug = f"{label}-{references.slugify(reference)}"
         return Choice(model, label, slug, _resolve(reference, kind), kind, row)
     if row is not None:
         if row.reference is None:
             raise UserError(f"The weights of '{model}' must be downloaded by hand: {row.obtain}.")
         return Choice(model, model, model, _resolve(row.reference, kind), kind, row)
     location = _resolve(model, kind)
-    if kind == "vlm" and (label := references.addressless_slug(model)) is not None:
+    if kind == "vlm" and (label := references.slugify_served(model)) is not None:
         return Choice(model, label, label, location, kind)
     name = Path(location).name if Path(location).is_dir() and not model.startswith("nano:") else model
-    return Choice(model, name, references.slug(model), location, kind)
+    return Choice(model, name, references.slugify(model), location, kind)
 
 
 def _resolve(reference: str, kind: str) -> str:

@@ -47,7 +47,7 @@ class ModelRun(Run):
 def _make_model(choice: Choice, load: Callable[[], Any]) -> Model:
     """The model of a stage, around which the remedy of `choice` is put. load: gives it without."""
     if choice.kind != "dual":
-        return Model.one(choice.slug, load, references.place(choice.reference))
+        return Model.one(choice.slug, load, references.find_place(choice.reference))
 
     def describe(loaded: Any) -> Row:
         facts = {"scale": loaded.scale, "bias": loaded.bias, "quick_gelu": loaded.quick_gelu}
@@ -65,7 +65,7 @@ def _make_judge(config: EvalConfig, device: str) -> Model:
         options = {"device": device.partition(":")[0], "dtype": config.dtype}
         return judges.load("vqa", config.judge, services=services, **options)
 
-    return Model.one(f"judge {config.judge}", load, references.place(config.judge), kind="judge")
+    return Model.one(f"judge {config.judge}", load, references.find_place(config.judge), kind="judge")
 
 
 def _make_run(
@@ -79,14 +79,14 @@ def _make_run(
 ) -> ModelRun:
     """answers: of a log, by key."""
     identity: Row = {
-        "model": references.identity(choice.asked),
+        "model": references.identify(choice.asked),
         "kind": choice.kind,
         "protocol": config.protocol,
         "revision": parse_reference(choice.reference).revision,
         "seed": config.seed,
         "data": f"{data.name} {data.sha256[:16]}",
         **runner.machine_identity(config, device),
-        **references.contents({"model": choice.reference}),
+        **references.digest_models({"model": choice.reference}),
     }
     if choice.kind == "log":
         identity["model"] = f"answers {json_digest(dict(answers))[:12]}"
@@ -112,7 +112,7 @@ def _make_run(
     facts = {"config": dataclasses.asdict(config), "data": data_facts, "summary": summary}
     folder = ResultsDir(config.out_dir / choice.slug / data.name)
     model_tasks = ModelTasks(folder, config, data, tasks, choice.kind, model, answers)
-    judge = {"judge": references.identity(config.judge), **references.contents({"judge": config.judge})}
+    judge = {"judge": references.identify(config.judge), **references.digest_models({"judge": config.judge})}
     outputs, stages = {}, list[Stage]()
     if choice.kind == "dual":  # features, then verdicts on the images that captions find
         stages = [model_tasks.pictures(), *map(model_tasks.sentences, model_tasks.tasks)]
@@ -121,7 +121,7 @@ def _make_run(
                 outputs[name_output(task)] = judge
                 stages.append(Judging(tasks=model_tasks, task=task, model=_make_judge(config, device)))
     else:  # the questions of every task, and those of its baselines
-        remote = references.place(choice.reference) == "remote"
+        remote = references.find_place(choice.reference) == "remote"
         for stage, _ in (pair for task in tasks for pair in model_tasks.askings(task)):
             if stage.task.questions:
                 stage.asks = {choice.reference: 1} if remote else {}

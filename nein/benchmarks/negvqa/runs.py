@@ -52,7 +52,7 @@ def run_name(model: str, config: NegvqaConfig) -> str:
         return re.sub(r"[^A-Za-z0-9._-]+", "-", expand_user(model).stem).lstrip("-.") or "answers"
     if reference == JUDGE:
         return JUDGE if config.judge_asking == "options" else f"{JUDGE}-{config.judge_asking}"
-    return references.addressless_slug(reference) or references.slug(reference.replace("nano:", "nano-"))
+    return references.slugify_served(reference) or references.slugify(reference.replace("nano:", "nano-"))
 
 
 def find_answerer(reference: str, config: NegvqaConfig) -> Answerer:
@@ -130,12 +130,12 @@ class _Maker:
         # The paper's toolkit reads its table with pandas, to which an option "None" is a missing value.
         hides = config.protocol == "paper" and any(not MISSING.isdisjoint(item.options) for item in items)
         identity: dict[str, Any] = {
-            "model": references.identity(answerer.source),
+            "model": references.identify(answerer.source),
             "role": JUDGE if answerer.reference == JUDGE else "model",
             "prompt": answerer.format.prompt,
             "scoring": answerer.scorings,
             "max_new_tokens": answerer.format.max_new_tokens,
-            **references.contents({"model": answerer.source}),
+            **references.digest_models({"model": answerer.source}),
         }
         if hides:
             identity["missing"] = "not shown"
@@ -146,7 +146,7 @@ class _Maker:
         if remedy:
             identity["mend"] = remedy
         model_name = f"{answerer.reference}+{remedy}" if remedy else answerer.reference
-        model = Model.one(model_name, load, references.place(answerer.source))
+        model = Model.one(model_name, load, references.find_place(answerer.source))
         ask = functools.partial(Questioning, model=model, items=items, answerer=answerer, hides=hides)
         blocks = Blocks.first(len(items), config.batch_size, config.limit)
         askings = [Asking(variant) for variant in VARIANTS]
@@ -179,12 +179,12 @@ class _Maker:
                 config.matcher,
                 functools.partial(load_matcher, config, self.device),
                 lambda client: {"matcher": (fingerprint(client.describe()), client.describe())},
-                references.place(config.matching),
+                references.find_place(config.matching),
                 lambda client: usage_of({"matcher": client}),
             )
             stages.append(Matching(folder=folder, blocks=blocks, model=model))
-            matcher = references.identity(config.matching)
-            outputs = {MATCHES: {"matcher": matcher, **references.contents({"matcher": config.matching})}}
+            digests = references.digest_models({"matcher": config.matching})
+            outputs = {MATCHES: {"matcher": references.identify(config.matching), **digests}}
         data_facts: dict[str, Any] = {"sha256": data.sha256, "questions": len(data.items)}
         data_facts["subsets"] = Counter(item.subset for item in data.items)
         facts = {

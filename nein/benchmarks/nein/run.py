@@ -39,8 +39,7 @@ from nein.metrics import METRICS
 from nein.models import editor_choice
 from nein.models.cached import Services
 from nein.models.editor_choice import EditorChoice
-from nein.models.references import contents
-from nein.models.references import identity as identity_of
+from nein.models.references import digest_models, identify
 from nein.reporting.scores import ScoreTable
 
 log = logging.getLogger(__name__)
@@ -164,7 +163,8 @@ class NeIn(Benchmark):
             identity_of_editor = choice.identity()
             if choice.asks_the_run:
                 judge = config.models.vqa
-                identity_of_editor["mend.judge"] = {"name": identity_of(judge), **contents({"judge": judge})}
+                digests = digest_models({"judge": judge})
+                identity_of_editor["mend.judge"] = {"name": identify(judge), **digests}
             for track in [external.track] if external else config.tracks:
                 run = RunDir(config.out_dir / choice.slug / track)
                 steps: list[Stage] = []

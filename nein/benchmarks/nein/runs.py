@@ -27,7 +27,7 @@ from nein.engine.folder import EVERY, SEGMENT, Blocks, Folder, Row, runs_at
 from nein.loading.digests import json_digest
 from nein.loading.errors import UserError
 from nein.metrics import METRICS
-from nein.models.references import slug
+from nein.models.references import slugify
 from nein.reporting.scores import ScoreTable
 from nein.wording.families import CELLS, DEPTH, NEGATIVE_TEMPLATES, OTHERS
 
@@ -361,7 +361,7 @@ def order_runs(loaded: Sequence[RunDir], same_data: bool = True) -> list[RunDir]
     paper_editors, names_in_order = list(paper_numbers.ROW_OF), [run.name for run in loaded]
 
     def order(run: RunDir) -> tuple[int, str, int, int]:
-        of_command = [slug(name) for name in run.about.get("config", {}).get("editor", [])]
+        of_command = [slugify(name) for name in run.about.get("config", {}).get("editor", [])]
         editors = [*paper_editors, *of_command, run.editor.partition("+")[0]]
         rank = editors.index(run.editor if run.editor in paper_editors else editors[-1])
         return rank, run.editor, names_in_order.index(run.name), TRACKS.index(run.track)

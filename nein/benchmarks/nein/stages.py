@@ -50,7 +50,7 @@ from nein.metrics.metric import score as score_all
 from nein.models import judges
 from nein.models.cached import Services
 from nein.models.editor_choice import EditorChoice, ExternalEdits
-from nein.models.references import contents, identity, resolve
+from nein.models.references import digest_models, identify, resolve
 from nein.wording.families import MINIMAL_PAIRS
 
 #: Largest ratio of two aspect ratios that count as equal: editors round sides to multiples.
@@ -394,8 +394,8 @@ def score_identity(metric: str, config: EvalConfig, device: str) -> dict[str, An
     """Everything in the configuration that decides a metric's values, given the images."""
     row, facts = METRICS[metric], {"device": device.partition(":")[0]}
     for kind in row.models:
-        facts[kind] = kind if ":" in kind else identity(getattr(config.models, kind))
+        facts[kind] = kind if ":" in kind else identify(getattr(config.models, kind))
         if kind in loaders.JUDGES:
             facts |= {"dtype": config.judge_dtype, **judge_options(kind, config)}
     models = {kind: getattr(config.models, kind) for kind in row.models if ":" not in kind}
-    return facts | contents(models) | {name: settings(config).identity(name) for name in row.settings}
+    return facts | digest_models(models) | {name: settings(config).identity(name) for name in row.settings}
