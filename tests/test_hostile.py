@@ -18,7 +18,6 @@ from nein.datasets.negbench.records import Files, ImageError
 from nein.datasets.nein import load_folder
 from nein.loading.errors import UserError
 from nein.models import references
-from nein.nano.data import DEFAULT_SOURCES
 from tests.helpers.commands import outcome
 from tests.loopback import say
 from tests.nein.conftest import write_data
@@ -256,16 +255,3 @@ def test_the_status_of_a_run_folder_moves_no_cursor_and_ends_in_no_traceback(roo
         assert "recursion limit exceeded" in said.stderr
         assert all(c.isprintable() or c == "\n" for c in said.stderr)
         file.write_text(text)
-
-
-@pytest.mark.parametrize("reference", ["~nobody-here/x", "x" * 300])
-@pytest.mark.parametrize(
-    "words",
-    ["eval --metrics l1 --editor", "negvqa --questions 4 --model", "negbench eval --scenes 8 --model"],
-)
-def test_a_reference_that_no_file_system_takes_is_a_sentence(room, capsys, monkeypatch, words, reference):
-    monkeypatch.setitem(DEFAULT_SOURCES, "val", 4)
-    said = outcome(capsys, *words.split(), reference, "--out", "run")
-    assert said.code == 2
-    assert said.stderr.splitlines()[-1].startswith("error: ")
-    assert reference[:20] in said.stderr

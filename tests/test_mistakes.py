@@ -23,6 +23,7 @@ FILES = {
     "key.yaml": "batch_sise: 3",
     "inner.yaml": "models:\n  clipp: x",
     "list.yaml": "- a",
+    "labels.csv": "editor,track,id,gone\nzone,negative,NeIn_000000000001_1,1\n",
     "number.yaml": "limit: true",
     "deep.yaml": "endpoint: {retries: no}",
     "broken.yaml": "a: [",
@@ -62,6 +63,8 @@ eval --editor ip2p,identity --editor-options.stepz 7 => Unknown option 'stepz'
 eval --editor magicbrsh => did you mean 'magicbrush'
 eval --editor identity --editor-options.steps 3 => Unknown option 'steps'
 eval --editor ./nowhere => nowhere
+eval --metrics l1 --editor ~nobody-here/x => ~nobody-here/x
+eval --metrics l1 --editor LONG => LONG
 eval --editor script.py => is a Python file; pass a function in it: script.py:FUNCTION
 eval --editor mein/modell=identity => 'mein/modell' of 'mein/modell=identity' is no label; start it
 eval --editor identity --metrics clip_i --models.clip ./clip --limit 1 => pytorch_model.bin
@@ -92,6 +95,8 @@ generators --judge none --detector none => are both none; leave out one
 generators --preset paper => The paper preset needs prompts
 
 report run --out x.html --formats htm => did you mean 'html'?
+report run --out x.html --labels labels.csv => The labels are of zone/negative
+study run --out none --labels labels.csv => has no study
 report run --out x.html --calibration empty => has no calibration
 report run --out x.html --thumbnails -1 => greater than or equal to 0
 compare run => A comparison needs two complete runs, not 1
@@ -141,6 +146,8 @@ negbench eval --model open_clip:ViT-B-32/negclip.pth => nein negbench convert
 negbench eval --model open_clip:ViT-B-32/x.safetensors => There is no file 'x.safetensors'
 negbench eval --model conch => nein.negbench(OBJECT)
 negbench eval --model nowhere => nowhere
+negbench eval --model ~nobody-here/x => ~nobody-here/x
+negbench eval --model LONG => LONG
 negbench eval --model constant:3 => takes no seed
 negbench eval --model random --mend decompose:11 => takes decompose[:LAMBDA]
 negbench eval --model random --mend spacevlm:2 => and spacevlm[
@@ -155,7 +162,6 @@ negbench eval --data negbench --datasets voc2007 => pascal/VOC/voc2007/VOCtest_0
 negbench eval --data empty => has none of NegBench's files
 negbench eval --vlm openai:http://a/v1#m,openai:http://b/v1#m --model none => have the same name, 'openai-m'
 negbench eval --vlm tests.rehearsal:no --tasks retrieval --model none => fits none of
-negbench eval --vlm tests.rehearsal:no --model none --datasets nein --tasks pairs => fits none of
 negbench eval --model none --match tests.rehearsal:fits --datasets scope --tasks yes-no => fits none of
 negbench analyse --objects dog/dog => pairs of two objects
 negbench analyse --model , => No model was named
@@ -192,6 +198,8 @@ negvqa generate --source choices.jsonl --llm.model nowhere => no model folder 'n
 negvqa generate --source choices.jsonl --llm.model a/b --columns.question prompt => --columns.question
 
 negvqa --questions 4 --model nano:nothing => there is no nano model 'nothing'
+negvqa --questions 4 --model ~nobody-here/x => ~nobody-here/x
+negvqa --questions 4 --model LONG => cannot be used: File name too long
 negvqa --questions 4 --model no/such/folder => no model folder
 negvqa --questions 4 --model '' => --model names no model
 negvqa --questions 4 --model judge --data nothing.jsonl => no file 'nothing.jsonl'
@@ -219,7 +227,6 @@ finetune_ip2p --steps=3 --validate-every=1 --validation-metrics=dinno => did you
 finetune_ip2p --recipe=nein-ip2p => The recipe 'nein-ip2p' needs NeIn's data: --data FOLDER
 finetune_clip --out o --alpha 0,2 => --alpha has '2'
 finetune_clip --out o --alpha 0.5,0.50 => twice
-finetune_clip --out o --alpha half => --alpha has 'half'
 finetune_clip --out o --steps 5 --epochs 1 => either --epochs or --steps
 finetune_clip --out o --trainable text --augment crop => pass --augment none
 finetune_clip --out o --preset paper => The preset 'paper' needs its data
@@ -251,9 +258,13 @@ def results(folder):
     return {path for path in folder.rglob("*") if path.suffix in (".png", ".csv", ".jsonl", ".safetensors")}
 
 
+#: More than a name of a file may have.
+LONG = "x" * 300
+
+
 @pytest.mark.parametrize("line", [line for line in LINES.splitlines() if line])
 def test_a_mistake_is_one_sentence_before_any_work(line, world, capsys, monkeypatch):
-    typed, sentence = line.split(" => ")
+    typed, sentence = line.replace("LONG", LONG).split(" => ")
     before, (name, *words) = results(world), shlex.split(typed)
     words += ["--scenes", "8"] if typed.startswith("negbench eval --model") else []  # few are drawn sooner
     monkeypatch.chdir(world)

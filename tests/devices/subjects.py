@@ -1,8 +1,8 @@
 """Every kind of model of the suite, in its nano edition, on a device and in a dtype."""
 
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
@@ -13,8 +13,26 @@ from nein.metrics.judges.base import find_template
 from nein.nano import zoo
 from nein.nano.data import iter_samples
 from nein.nano.scenes import render
-from tests.devices.compare import Outcome
 from tests.negvqa.tiny import answers, run
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """numbers: sample -> what a model computed; decisions: sample -> "yes", "B", the best caption."""
+
+    numbers: Mapping[str, np.ndarray]
+    decisions: Mapping[str, str] = field(default_factory=dict)
+
+
+def compare(cpu, other):
+    """(largest difference, as a share of the largest number; samples whose decision differs)."""
+    assert cpu.numbers.keys() == other.numbers.keys()
+    assert cpu.decisions.keys() == other.decisions.keys()
+    assert cpu.numbers
+    scale = max(float(np.abs(values).max()) for values in cpu.numbers.values())
+    apart = [np.abs(np.asarray(other.numbers[key], float) - one).max() for key, one in cpu.numbers.items()]
+    # NaN is larger than any number: the `max` of Python would pass over it.
+    return np.max(apart) / scale, [key for key, was in cpu.decisions.items() if other.decisions[key] != was]
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.devices.compare import compare
-from tests.devices.subjects import SUBJECTS
+from tests.devices.subjects import SUBJECTS, compare
 
 
 @pytest.mark.device
@@ -13,3 +12,11 @@ def test_an_accelerator_computes_and_decides_what_the_cpu_does(name, accelerator
     largest, flips = compare(subject.outcome("cpu", "float32"), subject.outcome(accelerator, "float32"))
     assert largest <= subject.tolerance
     assert not flips
+
+
+@pytest.mark.parametrize("name", ["editor ip2p", "LPIPS"])
+def test_half_precision_is_further_off_than_any_device_may_be(name):
+    """Half precision on the CPU stands in for a device that is wrong."""
+    subject = SUBJECTS[name]
+    largest, _ = compare(subject.outcome("cpu", "float32"), subject.outcome("cpu", "bfloat16"))
+    assert largest > subject.tolerance

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import transformers
 from PIL import Image
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
@@ -45,71 +46,43 @@ def text_shape(words):
             "projection_size": 32}  # fmt: skip
 
 
-def save(folder, model, words, processor):
-    if hasattr(model, "logit_bias"):
+SQUARE = {"size": {"height": 32, "width": 32}}
+VIT = {**VISION, "image_size": 32, "patch_size": 8}
+#: Class of transformers -> seed, class of the tokenizer, vision tower, image processor.
+KINDS = {
+    # google/siglip2-base-patch16-224: type "siglip", and Gemma's tokenizer
+    "Siglip": (6, "Gemma", VIT, SQUARE),
+    # google/siglip2-base-patch16-naflex: type "siglip2", pictures keep their shape
+    "Siglip2": (7, "Siglip2", {**VISION, "num_patches": 16, "patch_size": 8},
+                {"patch_size": 8, "max_num_patches": 20}),
+    # kakaobrain/align-base: an EfficientNet, `temperature` in place of `logit_scale`
+    "Align": (8, "Gemma", {"image_size": 32, "hidden_dim": 32, "width_coefficient": 0.1,
+                           "depth_coefficient": 0.1, "initializer_range": 0.3},
+              {**SQUARE, "do_center_crop": False}),
+    # google/tipsv2-b14: `temperature`, and an image processor of torchvision alone
+    "Tipsv2": (9, "Gemma", VIT, SQUARE),
+}  # fmt: skip
+
+
+def make_towers(folder, kind):
+    seed, tokenizer, vision, pixels = KINDS[kind]
+    words = make_tokenizer(getattr(transformers, f"{tokenizer}Tokenizer"))
+    align = {"projection_dim": 32} if kind == "Align" else {}
+    with tiny.seeded(seed):
+        config = getattr(transformers, f"{kind}Config")
+        config = config(text_config=text_shape(words), vision_config=vision, **align)
+        model = getattr(transformers, f"{kind}Model")(config)
+        if align:
+            model.vision_model.train()(pixel_values=torch.randn(8, 3, 32, 32))  # sets the running statistics
+    if "Siglip" in kind:
         model.logit_bias.data.fill_(-2.5)
         model.logit_scale.data.fill_(1.5)
     else:
         model.temperature.data.fill_(0.25)
+    processor = getattr(transformers, f"{'EfficientNet' if align else kind}ImageProcessor")(**pixels)
     for part in (model, words, processor):
         part.save_pretrained(folder)
     return folder
-
-
-@pytest.fixture(scope="module")
-def fixed_folder(tmp_path_factory):
-    """As google/siglip2-base-patch16-224 is laid out: type "siglip", and Gemma's tokenizer."""
-    from transformers import GemmaTokenizer, SiglipConfig, SiglipImageProcessor, SiglipModel
-
-    words = make_tokenizer(GemmaTokenizer)
-    with tiny.seeded(6):
-        vision = {**VISION, "image_size": 32, "patch_size": 8}
-        model = SiglipModel(SiglipConfig(text_config=text_shape(words), vision_config=vision))
-    processor = SiglipImageProcessor(size={"height": 32, "width": 32})
-    return save(tmp_path_factory.mktemp("models") / "siglip2", model, words, processor)
-
-
-@pytest.fixture(scope="module")
-def naflex_folder(tmp_path_factory):
-    """As google/siglip2-base-patch16-naflex is laid out: type "siglip2", pictures keep their shape."""
-    from transformers import Siglip2Config, Siglip2ImageProcessor, Siglip2Model
-    from transformers.models.siglip2.tokenization_siglip2 import Siglip2Tokenizer
-
-    words = make_tokenizer(Siglip2Tokenizer)
-    with tiny.seeded(7):
-        vision = {**VISION, "num_patches": 16, "patch_size": 8}
-        model = Siglip2Model(Siglip2Config(text_config=text_shape(words), vision_config=vision))
-    processor = Siglip2ImageProcessor(patch_size=8, max_num_patches=20)
-    return save(tmp_path_factory.mktemp("models") / "naflex", model, words, processor)
-
-
-@pytest.fixture(scope="module")
-def align_folder(tmp_path_factory):
-    """As kakaobrain/align-base is laid out: an EfficientNet, `temperature` in place of `logit_scale`."""
-    from transformers import AlignConfig, AlignModel, EfficientNetImageProcessor, GemmaTokenizer
-
-    words = make_tokenizer(GemmaTokenizer)
-    with tiny.seeded(8):
-        vision = {"image_size": 32, "hidden_dim": 32, "width_coefficient": 0.1, "depth_coefficient": 0.1}
-        vision |= {"initializer_range": 0.3}
-        config = AlignConfig(text_config=text_shape(words), vision_config=vision, projection_dim=32)
-        model = AlignModel(config)
-        model.vision_model.train()(pixel_values=torch.randn(8, 3, 32, 32))  # sets the running statistics
-    processor = EfficientNetImageProcessor(size={"height": 32, "width": 32}, do_center_crop=False)
-    return save(tmp_path_factory.mktemp("models") / "align", model, words, processor)
-
-
-@pytest.fixture(scope="module")
-def tips_folder(tmp_path_factory):
-    """As google/tipsv2-b14 is laid out: `temperature`, and an image processor of torchvision alone."""
-    from transformers import GemmaTokenizer, Tipsv2Config, Tipsv2ImageProcessor, Tipsv2Model
-
-    words = make_tokenizer(GemmaTokenizer)
-    with tiny.seeded(9):
-        vision = {**VISION, "image_size": 32, "patch_size": 8}
-        model = Tipsv2Model(Tipsv2Config(text_config=text_shape(words), vision_config=vision))
-    processor = Tipsv2ImageProcessor(size={"height": 32, "width": 32})
-    return save(tmp_path_factory.mktemp("models") / "tips", model, words, processor)
 
 
 @pytest.fixture(scope="module")
@@ -153,14 +126,11 @@ def open_clip_forward(folder, texts):
         ("clip_folder", "CLIPModel"),
         ("open_clip_folder", "CLIP"),
         ("medical_folder", "CustomTextCLIP"),
-        ("fixed_folder", "SiglipModel"),
-        ("naflex_folder", "Siglip2Model"),
-        ("align_folder", "AlignModel"),
-        ("tips_folder", "Tipsv2Model"),
+        *(("", f"{kind}Model") for kind in KINDS),
     ],
 )
-def test_a_model_scores_as_its_own_forward_does(name, kind, request):
-    folder = request.getfixturevalue(name)
+def test_a_model_scores_as_its_own_forward_does(name, kind, request, tmp_path):
+    folder = request.getfixturevalue(name) if name else make_towers(tmp_path, kind.removesuffix("Model"))
     model = metrics.load_dual(str(folder))
     assert model.describe()["class"] == kind
     # Words that a sentence has behind the first one that is cut change nothing, those before do.

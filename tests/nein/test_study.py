@@ -108,23 +108,3 @@ def test_labels_find_the_judge_out_correct_removal_and_reach_the_report(out, tmp
     report(ReportConfig.parse([*map(str, words)]))
     again = frames.pick(frames.read(page.with_suffix(".csv")), **of_ip2p)
     assert [again[k] for k in ("value", "low", "high")] == [found[k] for k in ("value", "low", "high")]
-
-
-def test_labels_of_another_study_or_run_are_refused_and_nothing_is_lost(out, tmp_path, capsys):
-    study, other = tmp_path / "study", tmp_path / "other"
-    for folder, seed in ((study, "0"), (other, "1")):
-        commands.exit_code("study", out, "--out", folder, *FEW, "--seed", seed)
-    good = label(study, 1, "Ada", truth)
-    commands.exit_code("study", out, "--out", study, "--labels", good)
-    before = {file: file.read_bytes() for file in study.iterdir()}
-    bad = label(other, 1, "Bob", truth)
-    assert commands.exit_code("study", out, "--out", study, "--labels", f"{good},{bad}") == 2
-    assert "has labels of another sheet" in capsys.readouterr().err
-    assert commands.exit_code("study", out, "--out", tmp_path / "none", "--labels", good) == 2
-    assert "has no study" in capsys.readouterr().err
-    one_run = out / "magicbrush"
-    (tmp_path / "labels.csv").write_text("editor,track,id,gone\nzone,negative,NeIn_000000000001_1,1\n")
-    words = ("report", one_run, "-o", tmp_path / "page.html", "--labels", tmp_path / "labels.csv")
-    assert commands.exit_code(*words) == 2
-    assert "The labels are of zone/negative" in capsys.readouterr().err
-    assert {file: file.read_bytes() for file in study.iterdir()} == before

@@ -1,17 +1,16 @@
 """Tiny models of every kind, and the command run in this process."""
 
 import functools
-import shutil
-from pathlib import Path
 
 import pytest
 import torch
 
+from nein.nano import zoo
 from nein.train import finetune_clip
 from nein.train.clip_finetuning.options import ContrastConfig
 from tests.metrics import tiny
 from tests.negbench.conftest import open_clip_checkpoint, open_clip_folder  # noqa: F401 - fixtures
-from tests.negbench.test_dual import fixed_folder as siglip_folder  # noqa: F401 - a fixture
+from tests.negbench.test_dual import make_towers
 from tests.train import runs
 
 
@@ -21,12 +20,13 @@ def clip_folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def half_clip_folder(clip_folder, tmp_path_factory):
-    from transformers import CLIPModel
+def siglip_folder(tmp_path_factory):
+    return make_towers(tmp_path_factory.mktemp("siglip"), "Siglip")
 
-    half = Path(shutil.copytree(clip_folder, tmp_path_factory.mktemp("clip") / "half"))
-    CLIPModel.from_pretrained(half).half().save_pretrained(half)
-    return half
+
+@pytest.fixture(scope="session")
+def half_clip_folder():
+    return zoo.path("clip")
 
 
 def words(base, place, /, **options):
