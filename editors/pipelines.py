@@ -1,6 +1,6 @@
-"""Diffusers' own editing pipelines behind one adapter; presets.yaml says how each of them is called. They get
-a generator on the CPU for every sample, one image per call unless several give the same, and the instruction
-verbatim, or what the vendor's own rewriter makes of it.
+"""Runs the editing pipelines of diffusers by one adapter; presets.yaml says how each class is called. Every
+sample has a CPU generator of its own. A call has one image, or several if that gives the same edits; its
+prompt is the instruction verbatim, or the text of the vendor's own rewriter.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _COSXL = {
     "sigma_schedule": "exponential",
 }
 OFFLOADS = ("none", "model", "sequential")
-#: The instruction as a class wants it; always verbatim within.
+#: Forms of a prompt, each with the instruction verbatim in it.
 _PROMPTS: dict[str, Callable[[str], str]] = {
     "": str,
     "omnigen": lambda instruction: f"<img><|image_1|></img> {instruction}",
@@ -57,26 +57,26 @@ _PROMPTS: dict[str, Callable[[str], str]] = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one class of diffusers is called; arguments that it does not have are ""."""
+    """How one class of diffusers is called; "" stands for an argument that it does not have."""
 
-    image: str = "image"  # argument that takes the image ("": the class makes one from the text alone),
-    nested: int = 0  # in so many lists
+    image: str = "image"  # argument for the image; "" for a class that makes one from the text alone
+    nested: int = 0  # number of lists around the image
     prompt: str = ""  # key of `_PROMPTS`
     guidance: str = "guidance_scale"
     image_guidance: str = ""
     size: str = ""  # key of `SIZES`: passed as width and height; "" leaves it to the pipeline
     fit: bool = False  # the image is cropped and resized to that size beforehand, as InstructPix2Pix does
-    batched: bool = False  # several images of one size in one call give what one call each gives
-    resolution: str = ""  # argument that takes it
+    batched: bool = False  # a call of several images of one size gives the same edits as a call each
+    resolution: str = ""  # argument for the resolution
     fixed: Mapping[str, Any] = field(default_factory=dict)  # further arguments of every call
     kontext: bool = False  # the pipeline resizes to one megapixel unless told otherwise
     float32: tuple[str, ...] = ()  # components that stay in float32 whatever the dtype
     result: str = "images"  # field of the output with the images; of "frames" the last is the edit
-    #: Arguments without which a negative prompt does not act, where its own are not above 1; None: it cannot.
+    #: Guidance that a negative prompt needs: set if the call's own is at most 1. None: it has no effect.
     negative: Mapping[str, float] | None = field(default_factory=dict)
     rewriter: str = ""  # the block (of a pipeline of blocks) or method that rewrites the instruction
-    needs: str = ""  # package that the class calls without checking that it is there
-    output: str = ""  # what a reader should know about the size of the results
+    needs: str = ""  # package that the class imports without a check
+    output: str = ""  # a note on the size of the results, for the reader of a run
 
 
 RECIPES = {name: Recipe(**fields) for name, fields in PIPELINES.items()}
@@ -89,12 +89,12 @@ class DiffusersPipeline(Editor):
                           "owner/name:FILE", with `config` (folder or hub id), or a pipeline in memory.
     pipeline              Class of diffusers; None takes the one the checkpoint declares.
     steps, guidance_scale, image_guidance_scale   None is the class's own default.
-    negative_prompt       Of every request that has none of its own; None passes none.
-    resolution            Where the class lets one choose, in pixels.
-    cosxl                 The weights are CosXL's, whose noise schedule is in no file of theirs.
-    rewriter              Whether the vendor's rewriter words the instruction anew before the model paints.
+    negative_prompt       For requests without one of their own; None passes none.
+    resolution            Pixels, for classes that let one choose.
+    cosxl                 Whether the weights are CosXL's, whose noise schedule is in none of their files.
+    rewriter              Whether the vendor's rewriter rewrites the instruction before the edit.
     lora                  Weights to fuse into those of the checkpoint: see `presets.split_lora`.
-    offload               "model": each part is on the GPU only while it works; "sequential": each layer.
+    offload               "model" keeps a part on the GPU only while it runs, "sequential" a layer.
     """
 
     recipes: ClassVar[Mapping[str, Recipe]] = RECIPES
@@ -120,6 +120,7 @@ class DiffusersPipeline(Editor):
         lora: str | None = None,
         offload: str = "none",
     ) -> None:
+        # --- checks, and the pipeline with its weights ---
         for setting, value in (("batch_size", batch_size), ("steps", steps), ("resolution", resolution)):
             if value is not None:
                 check_count(setting, value)
@@ -128,9 +129,8 @@ class DiffusersPipeline(Editor):
             raise EditorError(f"offload is {offload!r}, which needs a GPU, but the device is 'cpu'")
         label = checkpoint if isinstance(checkpoint, str) else "in memory"
         if isinstance(checkpoint, str):
-            how: dict[str, Any] = {"name": pipeline, "config": config, "dtype": dtype, "rewriter": rewriter}
-            how["recipes"] = self.recipes
-            self._pipeline, published = _load(checkpoint, revision, **how)
+            options: Json = {"name": pipeline, "config": config, "dtype": dtype, "rewriter": rewriter}
+            self._pipeline, published = _load(checkpoint, revision, **options, recipes=self.recipes)
         elif lora is not None:
             raise EditorError("a pipeline in memory takes no lora; call its load_lora_weights")
         else:
@@ -150,6 +150,7 @@ class DiffusersPipeline(Editor):
         if cosxl:
             self._pipeline.is_cosxl_edit = True
             self._pipeline.scheduler = diffusers.EDMEulerScheduler(**_COSXL)
+        # --- settings of every call ---
         self._guidance: dict[str, float] = {}
         for setting, argument, scale in (
             ("guidance_scale", recipe.guidance, guidance_scale),
@@ -159,14 +160,14 @@ class DiffusersPipeline(Editor):
                 raise EditorError(f"{kind} has no {setting}; omit {setting}={scale}")
             if scale is not None:
                 self._guidance[argument] = float(scale)
-        sized = bool(recipe.size or recipe.resolution)
-        if resolution is not None and not sized:
+        has_resolution = bool(recipe.size or recipe.resolution)
+        if resolution is not None and not has_resolution:
             raise EditorError(f"{kind} chooses sizes itself; omit resolution={resolution}")
         self.name, self.steps, self.negative_prompt = name, steps, negative_prompt
-        self.resolution = (resolution or 1024) if sized else None
+        self.resolution = (resolution or 1024) if has_resolution else None
         self.batch_size = batch_size if recipe.batched else 1
-        # The state of a pipeline is its scheduler's: one call at a time.
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # one call at a time: the scheduler has state
+        # --- facts of the record, and the weights' device ---
         parts = self._pipeline.components
         modules = {key: part for key, part in parts.items() if isinstance(part, torch.nn.Module)}
         tokenizers = [part for part in parts.values() if hasattr(part, "get_vocab")]
@@ -217,7 +218,7 @@ class DiffusersPipeline(Editor):
         size = source = (request.image.shape[1], request.image.shape[0])
         if self._recipe.size and self.resolution is not None:
             size = SIZES[self._recipe.size](source, self.resolution)
-        # To a class "" may be another thing than no negative prompt.
+        # Grouped by having a negative prompt, too: to some classes "" is not the same as none.
         return (source, bool(request.negative_prompt)), (request, size)
 
     def _call(self, items: list[tuple[EditRequest, Size]]) -> list[EditResult]:
@@ -240,8 +241,8 @@ class DiffusersPipeline(Editor):
     def _paint(
         self, requests: list[EditRequest], size: Size
     ) -> tuple[list[np.ndarray], Sequence[str | None]]:
-        """(H, W, 3) float in [0, 1] each, and the texts of the vendor's rewriter; None without one."""
-        recipe, several = self._recipe, len(requests) > 1
+        """(edited images, (H, W, 3) float in [0, 1]; texts of the vendor's rewriter, None without one)."""
+        recipe = self._recipe
         arguments: dict[str, Any] = {**recipe.fixed, **self._guidance}
         if recipe.size:
             arguments |= {"width": size[0], "height": size[1]}
@@ -249,20 +250,26 @@ class DiffusersPipeline(Editor):
             arguments[recipe.resolution] = self.resolution
         if recipe.kontext:
             arguments |= {"max_area": size[0] * size[1], "_auto_resize": self.resolution == 1024}
-        avoided = [request.negative_prompt or self.negative_prompt or "" for request in requests]
-        if any(avoided):
+        negative_prompts = [request.negative_prompt or self.negative_prompt or "" for request in requests]
+        if any(negative_prompts):
             scales = (recipe.negative or {}).items()
             arguments |= {name: scale for name, scale in scales if arguments.get(name, 1) <= 1}
         images = [
             Image.fromarray(fit(request.image, size) if recipe.fit else request.image) for request in requests
         ]
-        by_argument: dict[str, list[Any]] = {
+        by_argument: dict[str, list[Any]] = {  # a value per request
             "prompt": [_PROMPTS[recipe.prompt](request.instruction) for request in requests],
             "generator": [torch.Generator("cpu").manual_seed(int(request.seed)) for request in requests],
-            **({"negative_prompt": avoided} if self.negative_prompt is not None or any(avoided) else {}),
+            **(
+                {"negative_prompt": negative_prompts}
+                if self.negative_prompt is not None or any(negative_prompts)
+                else {}
+            ),
         }
-        arguments |= {name: values if several else values[0] for name, values in by_argument.items()}
-        source: Any = images if several else images[0]
+        arguments |= {
+            name: values if len(requests) > 1 else values[0] for name, values in by_argument.items()
+        }
+        source: Any = images if len(requests) > 1 else images[0]
         for _ in range(recipe.nested):
             source = [source]
         texts: Sequence[str | None] = [None] * len(requests)
@@ -279,7 +286,9 @@ class DiffusersPipeline(Editor):
         if modular and (self._rewriter or output["prompt"] != arguments["prompt"]):
             texts = [output["prompt"]]
         results = output[recipe.result] if modular else getattr(output, recipe.result)
-        return [np.asarray(image[-1] if recipe.result == "frames" else image) for image in results], texts
+        if recipe.result == "frames":
+            results = [frames[-1] for frames in results]
+        return [np.asarray(image) for image in results], texts
 
 
 class DiffusersGenerator(DiffusersPipeline):
@@ -298,7 +307,7 @@ def _load(
     rewriter: bool,
     recipes: Mapping[str, Recipe],
 ) -> tuple[Any, Json]:
-    """(pipeline, what the checkpoint declares). Raises EditorError."""
+    """(pipeline, published: the class that the checkpoint declares). Raises EditorError."""
     source, _, file = (checkpoint, "", "") if is_local(checkpoint) else checkpoint.partition(":")
     source, revision = locate(source, revision)
     with warnings.catch_warnings(), explain_errors(checkpoint):
@@ -308,13 +317,13 @@ def _load(
             path = hf_hub_download(source, file, revision=revision) if file else source
             if Path(path).suffix != ".safetensors" or name is None or config is None:
                 raise EditorError(
-                    f"{path!r} is a single file; it has to end in .safetensors, and pipeline=CLASS and "
-                    f"config=FOLDER have to say what it is"
+                    f"{path!r} is a single file; a single file ends in .safetensors and needs pipeline=CLASS "
+                    "and config=FOLDER; pass them, or a folder"
                 )
-            # By diffusers' own conversion; only CosXL is published that way.
-            load = getattr(diffusers, name).from_single_file
+            # Diffusers converts the file; CosXL is published that way.
+            convert = getattr(diffusers, name).from_single_file
             published = {"class": None, "file": file or Path(path).name}
-            return load(path, config=config, torch_dtype=torch_dtype(dtype)), published
+            return convert(path, config=config, torch_dtype=torch_dtype(dtype)), published
         modular = (name or "").endswith("ModularPipeline")
         loader = diffusers.ModularPipeline if modular else diffusers.DiffusionPipeline
         index = loader.load_config(source, revision=revision)
@@ -328,9 +337,9 @@ def _load(
             blocks = getattr(diffusers, cls.default_blocks_name)()
             if recipe.rewriter and not rewriter:
                 blocks.sub_blocks.pop(recipe.rewriter)  # its model is not loaded
-            inner = [blocks]
-            for block in inner:  # the pipeline tells the outermost blocks alone to show no bar
-                inner += getattr(block, "sub_blocks", {}).values()
+            all_blocks = [blocks]
+            for block in all_blocks:  # grows by inner blocks: the pipeline silences the outermost bars alone
+                all_blocks += getattr(block, "sub_blocks", {}).values()
                 if hasattr(block, "set_progress_bar_config"):
                     block.set_progress_bar_config(disable=True)
             pipeline = cls(blocks, source, revision=revision)
@@ -341,8 +350,7 @@ def _load(
                 raise EditorError(f"{source!r} lacks the {absent[0]} of {chosen}; fetch it anew (nein fetch)")
             return pipeline, published
         check_parts(index, checkpoint, source, revision)
-        load = cls.from_pretrained
         dtypes = {"default": torch_dtype(dtype), **dict.fromkeys(recipe.float32, torch.float32)}
         options: dict[str, Any] = {"torch_dtype": dtypes if recipe.float32 else torch_dtype(dtype)}
         options |= {"safety_checker": None} if "safety_checker" in index else {}
-        return load(source, revision=revision, use_safetensors=True, **options), published
+        return cls.from_pretrained(source, revision=revision, use_safetensors=True, **options), published

@@ -46,9 +46,9 @@ from nein.statistics import bounded_mean
 
 #: As VMCBench's files name them. Source: https://huggingface.co/datasets/suyc21/VMCBench.
 FIELDS = ("index", "image", "question", "answer", "category")
-SPLIT = "build"  # scenes of their own: no model was trained or judged on them
+SPLIT = "build"  # scenes on which no model was trained or judged
 FILE = "choices.jsonl"
-DRAWN = "negated_question"  # of drawn questions alone
+NEGATED_FIELD = "negated_question"  # in drawn questions alone
 NUMBERS = ("1", "2", "3", "4", "5", "6")
 
 
@@ -56,9 +56,9 @@ NUMBERS = ("1", "2", "3", "4", "5", "6")
 class Choice:
     """One multiple-choice question.
 
-    options  Texts behind A, B, ...; `right` is the place of the right one.
-    problem  Why it cannot be used; empty if nothing is known.
-    negated  The negated question, where it was drawn with the question.
+    options  Texts of A, B, ...; `right` is the index of the right one.
+    problem  Why the record cannot be used; "" if it can.
+    negated  The negated question of a drawn question.
     """
 
     id: str
@@ -79,8 +79,8 @@ class Choice:
         """The options that differ from the right one, each once, case and white space aside."""
         first: dict[str, str] = {}
         for text in self.options:
-            first.setdefault(_plain(text), text)
-        return [text for plain, text in first.items() if plain != _plain(self.answer)]
+            first.setdefault(_normalize(text), text)
+        return [text for plain, text in first.items() if plain != _normalize(self.answer)]
 
 
 def load(config: ConversionConfig) -> Listing[Choice]:
@@ -96,7 +96,7 @@ def load(config: ConversionConfig) -> Listing[Choice]:
     names = {name: config.columns.get(name, name) for name in (*FIELDS, *LETTERS)}
     records, ids = list[Choice](), set[str]()
     for number, row in enumerate(rows, start=1):
-        records.append(_choice(row, names, folder, number, ids))
+        records.append(_read_choice(row, names, folder, number, ids))
         ids.add(records[-1].id)
     if all(record.problem for record in records):
         why = f" ({records[0].problem} in the first record)" if records else ""
@@ -107,10 +107,10 @@ def load(config: ConversionConfig) -> Listing[Choice]:
     return Listing(records, {"kind": "nano", "questions": config.questions} if is_nano else origin)
 
 
-def _choice(
+def _read_choice(
     row: Row, names: Mapping[str, str], folder: Path | None, number: int, ids: Container[str]
 ) -> Choice:
-    cells = {key: _text(row.get(name)) for key, name in names.items() if key != "image"}
+    cells = {key: _read_text(row.get(name)) for key, name in names.items() if key != "image"}
     options = tuple(itertools.takewhile(bool, map(cells.__getitem__, LETTERS)))
     answer, index, picture, problem = cells["answer"].upper(), cells["index"] or str(number), None, ""
     right = LETTERS.find(answer) if len(answer) == 1 else -1
@@ -130,14 +130,14 @@ def _choice(
     choice = Choice(index, cells["category"] or "all", picture, cells["question"], options, max(right, 0))
     if not problem and not choice.wrong:
         problem = "no wrong option differs from the right one"
-    return replace(choice, problem=problem, negated=_text(row.get(DRAWN)))
+    return replace(choice, problem=problem, negated=_read_text(row.get(NEGATED_FIELD)))
 
 
-def _text(cell: Any) -> str:
+def _read_text(cell: Any) -> str:
     return "" if cell is None or cell != cell else str(cell).strip()
 
 
-def _plain(text: str) -> str:
+def _normalize(text: str) -> str:
     return " ".join(text.casefold().split()).rstrip(".")
 
 
@@ -152,11 +152,13 @@ def _ensure_drawn(count: int) -> Path:
                 images.write_png(draft / name, render(scene))
             rng = rng_for(SPLIT, number, "choices")
             options = [question.right, question.wrong]  # and up to two further wrong ones
-            spare = sorted(_wrong(scene, question) - set(options))  # sorted: a set's order is random
+            spare = sorted(
+                _list_wrong_answers(scene, question) - set(options)
+            )  # sorted: a set's order is random
             options += rng.sample(spare, min(2, len(spare)))
             rng.shuffle(options)
             facts = {"index": str(number), "image": name, "category": question.kind}
-            facts |= {"question": question.question, DRAWN: question.negated}
+            facts |= {"question": question.question, NEGATED_FIELD: question.negated}
             facts["answer"] = "ABCD"[options.index(question.right)]
             rows.append({**facts, **dict(zip("ABCD", options, strict=False))})
         atomic.write_lines(draft / FILE, rows)
@@ -164,8 +166,8 @@ def _ensure_drawn(count: int) -> Path:
     return nano.draw_once(f"choices-{count}", draw, proof=FILE)
 
 
-def _wrong(scene: Scene, question: Question) -> set[str]:
-    """Further answers that are wrong whatever the question is exactly."""
+def _list_wrong_answers(scene: Scene, question: Question) -> set[str]:
+    """Further answers of the same kind as the right one; all but that one are wrong."""
     if question.right in PALETTE:
         return set(PALETTE)
     if question.right in NUMBERS:
@@ -176,20 +178,20 @@ def _wrong(scene: Scene, question: Question) -> set[str]:
 
 
 NEGATED = "negated"
-NOT_NEGATABLE = "not negatable"  # says the model
-FAILED = "failed"  # the model did not say, for a reason that is counted
-UNUSABLE = "unusable"  # the record was of no use to begin with
+NOT_NEGATABLE = "not negatable"  # in the model's judgment
+FAILED = "failed"  # no negation from the model; `kind` and `reason` are counted
+UNUSABLE = "unusable"  # the source's record has a problem
 UNCHANGED = "unchanged question"
-TOGETHER = 128  # questions that a local model is given at once
+LOCAL_SHARD_SIZE = 128  # questions that a local model gets at once
 
-#: As NegVQA's notebook and paper print it (arXiv:2505.22946, appendix); the question follows.
+#: Prompt of NegVQA's notebook and paper (arXiv:2505.22946, appendix); the question follows.
 PROMPT = (Path(__file__).parent / "negvqa_prompt.txt").read_text(encoding="utf-8")
 
 
 class PrintedVerdict(BaseModel):
     """What a language model has to answer."""
 
-    model_config = ConfigDict(extra="forbid")  # these words, too, are sent: they are in the schema
+    model_config = ConfigDict(extra="forbid")  # the texts here are in the schema, which is sent
 
     negatable: bool = Field(alias="is_negatable", description="whether a negated question exists")
     negated_question: str = Field(description="the negated question; empty if not negatable")
@@ -217,7 +219,7 @@ class Negation:
 
 
 class Negate(ShardStage):
-    """Question -> the negated question, or why there is none. Drawn questions come with theirs."""
+    """Negates questions by the language model; drawn questions come with their negations."""
 
     name, kind = "negate", "negator"
 
@@ -264,8 +266,8 @@ class NegvqaFolder(maker.BuildFolder):
     row_types: ClassVar[Any] = {"work/negate": Negation}
 
 
-#: First bytes of an image -> the ending of its name.
-ENDINGS = {b"\x89PNG": ".png", b"\xff\xd8\xff": ".jpg", b"GIF8": ".gif", b"BM": ".bmp", b"RIFF": ".webp"}
+#: First bytes of an image file -> suffix of its name.
+SUFFIXES = {b"\x89PNG": ".png", b"\xff\xd8\xff": ".jpg", b"GIF8": ".gif", b"BM": ".bmp", b"RIFF": ".webp"}
 
 
 class NegvqaMaker(maker.Maker):
@@ -273,8 +275,8 @@ class NegvqaMaker(maker.Maker):
     stages, folder_type, decides = (Negate,), NegvqaFolder, "letters seed"
 
     def __init__(self, config: ConversionConfig) -> None:
-        # Of a model behind an address a shard is a question: a limit costs no more than it says.
-        super().__init__(config, 1 if config.place == "remote" else TOGETHER)
+        # A served model gets shards of one question, so that --limit N pays for N questions.
+        super().__init__(config, 1 if config.place == "remote" else LOCAL_SHARD_SIZE)
         self.listing = load(config)
 
     def identity(self, device: str) -> Row:
@@ -284,30 +286,31 @@ class NegvqaMaker(maker.Maker):
         return {**super().identity(device), "prompt": prompt, **llm_identity(self.config.llm)}
 
     def finish(self) -> tuple[str, Row]:
-        """Raises UserError where nothing could be negated."""
+        """Writes the data set and its check sheet. Raises UserError if no question could be negated."""
         out, seed, config = self.folder.path, self.config.seed, self.config
         rows = (row for shard in self.blocks.numbers for row in self.rows("negate", shard))
         choices = (self.listing.records[index] for index in self.blocks.indices)
-        outcomes = list(zip(choices, rows, strict=False))  # what became of every wanted question
+        outcomes = list(zip(choices, rows, strict=False))  # of every selected question
         questions = self.write(outcomes)
-        states = Counter((n.state, n.kind or n.reason) for _, n in outcomes if n.state != NEGATED)
-        reasons = states.most_common()
-        count = [row["original_answer"] for row in questions].count("A")
-        lines = [f"{len(questions)} of {len(outcomes)} questions negated, {count} with A right."]
+        negations = [negation for _, negation in outcomes]
+        failures = Counter((n.state, n.kind or n.reason) for n in negations if n.state != NEGATED)
+        reasons = failures.most_common()
+        right_a = sum(row["original_answer"] == "A" for row in questions)
+        lines = [f"{len(questions)} of {len(outcomes)} questions negated, {right_a} with A right."]
         lines += [f"  {count:6d} {state}: {why}" for (state, why), count in reasons]
         if not questions:
             reason = " ".join(lines[1:3]).strip()
             raise UserError(f"None of the {len(outcomes)} questions could be negated. {reason}")
-        if again := sum(negation.again for _, negation in outcomes):
+        if again := sum(negation.again for negation in negations):
             lines.append(f"{again} got no answer; rerun the command to retry them.")
-        # In random order, so that whoever stops early has checked a random sample too.
-        drawn = sorted(questions, key=lambda row: sample_seed(seed, f"sheet/{row['index']}"))
+        # In random order, so that a rater who stops early has checked a random sample too.
+        shuffled = sorted(questions, key=lambda row: sample_seed(seed, f"sheet/{row['index']}"))
         model = str(self.identity("cpu").get("model", "as drawn"))
-        write_sheet(out / "check.html", drawn[: config.sheet], population=len(questions), negator=model)
+        write_sheet(out / "check.html", shuffled[: config.sheet], population=len(questions), negator=model)
         lines += [f"Questions: {out / 'questions.jsonl'}", f"Check sheet: {out / 'check.html'}"]
         return "\n".join(lines) + "\n", {
             "status": INCOMPLETE if again else COMPLETE,
-            "counts": dict(Counter(negation.state for _, negation in outcomes)),
+            "counts": dict(Counter(negation.state for negation in negations)),
             "questions": len(questions),
             "reasons": [{"state": state, "reason": why, "count": n} for (state, why), n in reasons],
         }
@@ -318,11 +321,12 @@ class NegvqaMaker(maker.Maker):
         negatable = [item for item, negation in outcomes if negation.state == NEGATED]
         wrong = {item.id: wrong_option(item, seed) for item, _ in outcomes if not item.problem}
         if self.config.letters == "notebook":
-            drawn, right = draw_as_notebook(negatable, seed)
-            wrong |= drawn
+            notebook_wrong, letters = draw_as_notebook(negatable, seed)
+            wrong |= notebook_wrong
         else:
-            right = balance_letters(negatable, seed)
-        letters, questions, records, images = iter(right), [], [], dict[str, str]()
+            letters = balance_letters(negatable, seed)
+        remaining_letters = iter(letters)
+        questions, records, images = [], [], dict[str, str]()
         for item, negation in outcomes:
             facts: Row = {"index": item.id, "category": item.subset, "question": item.question}
             facts |= {"options": list(item.options), "right": None if item.problem else item.answer}
@@ -330,9 +334,9 @@ class NegvqaMaker(maker.Maker):
             facts |= {"negated_question": negation.question or None, "reason": negation.reason or None}
             records.append({**facts, "kind": negation.kind or None})
             if negation.state == NEGATED:
-                row = {"index": item.id, "image": self.keep(item, images), "category": item.subset}
+                row = {"index": item.id, "image": self.copy_image(item, images), "category": item.subset}
                 texts = item.question, negation.question, item.answer, wrong[item.id]
-                questions.append(row | data.format_record(*texts, next(letters)))
+                questions.append(row | data.format_record(*texts, next(remaining_letters)))
         atomic.write_lines(out / "questions.jsonl", questions)
         for variant in VARIANTS:
             names = {key: key for key in ("index", "image", "category", "A", "B")}
@@ -342,15 +346,15 @@ class NegvqaMaker(maker.Maker):
         atomic.write_lines(out / "records.jsonl", records)
         return questions
 
-    def keep(self, item: Choice, copies: dict[str, str]) -> str:
+    def copy_image(self, item: Choice, copies: dict[str, str]) -> str:
         """Copies an item's image below OUT once per content (copies: hash -> name); returns its name."""
         assert item.picture is not None, "an item without an image is not usable"
         content = item.picture.read_bytes()
         digest = hashlib.sha256(content).hexdigest()
         if digest not in copies:
             stem = item.id if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,60}", item.id) else digest[:20]
-            ending = next((ending for start, ending in ENDINGS.items() if content.startswith(start)), ".img")
-            path = self.folder.path / "images" / f"{stem}{ending}"
+            suffix = next((end for start, end in SUFFIXES.items() if content.startswith(start)), ".img")
+            path = self.folder.path / "images" / f"{stem}{suffix}"
             copies[digest] = f"images/{path.name}"
             if not path.is_file() or path.stat().st_size != len(content):
                 atomic.write_bytes(path, content)
@@ -379,7 +383,7 @@ def balance_letters(items: Sequence[Choice], seed: int) -> list[str]:
         subsets[item.subset].append(item.id)
     drawn: dict[str, str] = {}
     for subset, names in subsets.items():
-        first = sample_seed(seed, f"letters/{subset}") >> 62  # its parity: the letter of the first item
+        first = sample_seed(seed, f"letters/{subset}") >> 62  # even: the first item's letter is A
         names.sort(key=lambda name: sample_seed(seed, f"letter/{name}"))  # random, whatever the file's order
         drawn |= {name: "AB"[(rank + first) % 2] for rank, name in enumerate(names)}
     return [drawn[item.id] for item in items]
@@ -389,21 +393,22 @@ def draw_as_notebook(items: Sequence[Choice], seed: int) -> tuple[dict[str, str]
     """(id -> wrong option, letters) in file order, by the random sequence of the authors' notebook.
     Source: https://github.com/yuhui-zh15/NegVQA (0e4218b), add_negation.ipynb."""
     rng = random.Random(seed)
-    wrong, drawn = {}, []
+    wrong, letters = {}, []
     for item in items:
         others = [text for number, text in enumerate(item.options) if number != item.right]
         [wrong[item.id]] = rng.sample(others, 1)
         order = [0, 1]  # of the right and the wrong option
         rng.shuffle(order)
-        drawn.append("AB"[order.index(0)])
-    return wrong, drawn
+        letters.append("AB"[order.index(0)])
+    return wrong, letters
 
 
-HOW = (
+# --- the check sheet ---
+RATER_INSTRUCTIONS = (
     "A conversion is right when the negated question is good English, asks for the opposite of the original "
     "with little changed, and the option marked for each question is right for the picture."
 )
-SIDE = 320  # pixels of an image's longer side, so that writing on it can be read
+IMAGE_SIDE = 320  # pixels of the longer side, enough to read text in an image
 RIGHT = "right"
 #: What can be wrong with a conversion: the paper names the first two (NegVQA, section 3).
 ERRORS = {
@@ -426,7 +431,7 @@ CHECK = Table(
 )
 
 
-def figures(rows: Sequence[labels.Labelled]) -> Iterator[Figure]:
+def check_figures(rows: Sequence[labels.Labelled]) -> Iterator[Figure]:
     """Per rater the share of right conversions with its exact 95 % interval and the counts of errors by kind
     (task "check"); and the raters' agreement on right or wrong."""
     for rater in dict.fromkeys(row["rater"] for row in rows):
@@ -444,7 +449,7 @@ def figures(rows: Sequence[labels.Labelled]) -> Iterator[Figure]:
 
 def check(options: CheckConfig) -> str:
     """The accuracy of a conversion with its interval, as tables. Raises UserError."""
-    frame = frames.frame(figures(labels.read(options.files, [QUESTION])))
+    frame = frames.frame(check_figures(labels.read(options.files, [QUESTION])))
     if options.out is not None:
         frames.write(options.out, frame)
     kinds = [f"{kind}: {text}" for kind, text in ERRORS.items()]
@@ -452,18 +457,20 @@ def check(options: CheckConfig) -> str:
 
 
 def write_sheet(path: Path, rows: Sequence[Row], *, population: int, negator: str) -> None:
-    """Writes the sheet of `rows`, of questions.jsonl, whose images lie beside `path`.
+    """Writes the sheet of `rows` of questions.jsonl; their images are relative to the folder of `path`.
 
     population  How many conversions the rows were drawn from.
     """
-    how = f"{len(rows)} random items out of {population} (negated by: {negator}). {HOW}"
+    introduction = (
+        f"{len(rows)} random items out of {population} (negated by: {negator}). {RATER_INSTRUCTIONS}"
+    )
     items = []
     for row in rows:
         cells = []
         for variant in VARIANTS:
             options = [f"✓ {row[k]}" if k == row[f"{variant}_answer"] else row[k] for k in "AB"]
             cells.append([variant, row[f"{variant}_question"], *options])
-        image = cards.read_thumbnail(path.parent / row["image"], SIDE)
+        image = cards.read_thumbnail(path.parent / row["image"], IMAGE_SIDE)
         heads = ("", "question", "A", "B")
         items.append(labels.Item(str(row["index"]), row["category"], [("", image)], heads, cells))
-    labels.write_page(path, "Are these negated questions right?", how, [QUESTION], items)
+    labels.write_page(path, "Are these negated questions right?", introduction, [QUESTION], items)

@@ -33,7 +33,7 @@ HAM_0002730,ISIC_0026769,nv,histo,,unknown,unknown
 
 def test_chexperts_table_is_read_as_published(tmp_path):
     (tmp_path / "valid.csv").write_text(CHEXPERT)
-    first, second, healthy, early = files.chexpert(tmp_path / "valid.csv", 3)
+    first, second, healthy, early = files.read_chexpert(tmp_path / "valid.csv", 3)
     assert first.path == "CheXpert-v1.0-small/valid/patient64541/study1/view1_frontal.jpg"
     assert first.id == first.path.removesuffix(".jpg")
     assert first.positives == ("enlarged cardiomediastinum", "cardiomegaly", "lung opacity")
@@ -46,12 +46,12 @@ def test_chexperts_table_is_read_as_published(tmp_path):
     # the test set's labels stand without a patient's particulars
     frame = pd.read_csv(tmp_path / "valid.csv")
     frame.drop(columns=["Sex", "Age", "Frontal/Lateral", "AP/PA"]).to_csv(tmp_path / "test.csv", index=False)
-    assert next(c.positives for c in files.chexpert(tmp_path / "test.csv", 3)) == first.positives
+    assert next(c.positives for c in files.read_chexpert(tmp_path / "test.csv", 3)) == first.positives
 
 
 def test_ham10000s_table_is_read_as_published(tmp_path):
     (tmp_path / "HAM10000_metadata").write_text(HAM10000.replace(",", "\t"))
-    first, second, third = files.ham10000(tmp_path / "HAM10000_metadata", 3)
+    first, second, third = files.read_ham10000(tmp_path / "HAM10000_metadata", 3)
     assert (first.id, first.path) == ("ISIC_0027419", "ISIC_0027419.jpg")
     assert first.positives == ("benign keratosis",)
     assert first.source_id == second.source_id == "HAM_0000118"

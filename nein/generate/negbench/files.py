@@ -1,9 +1,10 @@
-"""`nein negbench generate`: reads images and objects of a source, writes the official CSV files and a card.
+"""`nein negbench generate`: reads the images of a source and their objects, and writes the official CSV files
+of NegBench with a card.
 
 OUT/dataset/          CSV files in the official layout, a card, and images that were drawn or made
 OUT/unusable.jsonl    images that yield nothing, with the reason
 
-Everything is written in one pass: memory holds the ids of each file.
+The files are written in one pass; memory holds the ids of each file.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from nein.generate.negbench.stages import Reworded
 from nein.loading.errors import UserError
 from nein.models import editor_choice, llm, references
 
+# --- sources -----------------------------------------------------------------------------------
+
 NO_OBJECT = "no annotated object"
 BAD_FILE = "the annotation cannot be read"
 
@@ -42,7 +45,7 @@ def load_images(config: NegbenchConfig) -> Listing[Concepts]:
     """The images of `--source`, each id once. Raises UserError for an unreadable or empty source."""
     images: dict[str, Concepts] = {}
     notes = Counter[str]()
-    for image in _read(config):
+    for image in _iter_source(config):
         if image.id in images:
             notes["listed twice, left out the second time"] += 1
             continue
@@ -63,41 +66,41 @@ def image_root(config: NegbenchConfig) -> Path | None:
     return maker.image_folder(config.images, listing if listing.is_dir() else listing.parent)
 
 
-def _read(config: NegbenchConfig) -> Iterator[Concepts]:
+def _iter_source(config: NegbenchConfig) -> Iterator[Concepts]:
     instances, captions = config.instances, config.captions
     if config.source in TABLES:
         return TABLES[config.source](Path(str(instances)), config.absent)
     if config.source == "voc":
-        return _voc(config, Path(str(instances)))
+        return _read_voc(config, Path(str(instances)))
     if config.maker_for("text"):
         return (Concepts(f"pair-{number:06d}") for number in range(config.scenes))
     if config.source == "nano" or (config.source == "pairs" and captions is None):
         return iter(drawn.concepts(config.split, config.scenes))
     annotated = config.source == "pairs" and instances is not None
     if config.source == "coco" or annotated or str(captions).endswith(".json"):
-        return _coco(config)
+        return _read_coco(config)
     return _read_captioned(config, Path(str(captions)))
 
 
-def _coco(config: NegbenchConfig) -> Iterator[Concepts]:
+def _read_coco(config: NegbenchConfig) -> Iterator[Concepts]:
     """COCO's JSON files; an image without a caption yields questions only."""
     captions, instances = (None if p is None else Path(p) for p in (config.captions, config.instances))
     images = []
-    for picture in coco.read(captions=captions, instances=instances).images:
-        texts = maker.clean(picture.captions)
-        objects = maker.clean(instance.category for instance in picture.objects)
+    for image in coco.read(captions=captions, instances=instances).images:
+        texts = maker.clean(image.captions)
+        objects = maker.clean(instance.category for instance in image.objects)
         if config.concepts == "llm":
             problem = "" if texts else NO_CAPTION
         else:
             problem = "" if objects else NO_OBJECT
-        images.append(Concepts(picture.stem, picture.file_name, texts, objects, problem=problem))
+        images.append(Concepts(image.stem, image.file_name, texts, objects, problem=problem))
     if config.concepts == "llm":
         return iter(images)
     return add_negatives(images, config.absent, screened=config.protocol == "fixed")
 
 
-def _voc(config: NegbenchConfig, folder: Path) -> Iterator[Concepts]:
-    """PASCAL VOC's XML files. Objects marked difficult are neither asked about nor taken for absent."""
+def _read_voc(config: NegbenchConfig, folder: Path) -> Iterator[Concepts]:
+    """PASCAL VOC's XML files. Objects that are marked difficult count neither as present nor as absent."""
     annotations = folder / "Annotations"
     if not annotations.is_dir():
         raise UserError(f"'{folder}' has no folder Annotations; pass VOC2007's folder as --instances.")
@@ -105,33 +108,34 @@ def _voc(config: NegbenchConfig, folder: Path) -> Iterator[Concepts]:
     if config.image_set is not None:
         listing = folder / "ImageSets" / "Main" / f"{config.image_set}.txt"
         stems = [line.split()[0] for line in atomic.read_text_lines(listing) if line.strip()]
-    return add_negatives([_voc_image(annotations / f"{stem}.xml") for stem in stems], config.absent)
+    return add_negatives([_read_voc_image(annotations / f"{stem}.xml") for stem in stems], config.absent)
 
 
-def _voc_image(path: Path) -> Concepts:
+def _read_voc_image(path: Path) -> Concepts:
     try:
         tree = ElementTree.parse(path).getroot()
     except (OSError, ElementTree.ParseError, ValueError, LookupError):  # the last two: an unknown encoding
         return Concepts(path.stem, f"{path.stem}.jpg", problem=BAD_FILE)
-    difficult: dict[bool, dict[str, None]] = {True: {}, False: {}}
+    names: dict[bool, dict[str, None]] = {True: {}, False: {}}  # difficult? -> distinct names in order
     for entry in tree.iter("object"):
         if name := (entry.findtext("name") or "").strip():
-            difficult[(entry.findtext("difficult") or "").strip() == "1"][name] = None
-    sure, unsure = tuple(difficult[False]), tuple(n for n in difficult[True] if n not in difficult[False])
-    file, problem = (tree.findtext("filename") or "").strip(), "" if sure else NO_OBJECT
-    return Concepts(path.stem, file or f"{path.stem}.jpg", (), sure, unsure=unsure, problem=problem)
+            names[(entry.findtext("difficult") or "").strip() == "1"][name] = None
+    unsure = tuple(name for name in names[True] if name not in names[False])
+    file_name = (tree.findtext("filename") or "").strip() or f"{path.stem}.jpg"
+    problem = "" if names[False] else NO_OBJECT
+    return Concepts(path.stem, file_name, positives=tuple(names[False]), unsure=unsure, problem=problem)
 
 
 def _read_captioned(config: NegbenchConfig, path: Path) -> Iterator[Concepts]:
     """Images with captions and no annotated objects; with `--thing video` also videos."""
     videos = VIDEO_SUFFIXES if config.thing == "video" else frozenset[str]()
-    for picture in maker.iter_captioned(path, PICTURE_SUFFIXES | videos):
-        captions, name = maker.clean(picture.captions), picture.file_name
+    for image in maker.iter_captioned(path, PICTURE_SUFFIXES | videos):
+        captions, name = maker.clean(image.captions), image.file_name
         problem = "" if captions else NO_CAPTION
         yield Concepts(name.removesuffix(Path(name).suffix), name, captions, problem=problem)
 
 
-#: CheXpert's columns of findings but "No Finding", which is none.
+#: CheXpert's columns of findings, without "No Finding".
 FINDINGS = tuple(
     "Enlarged Cardiomediastinum, Cardiomegaly, Lung Opacity, Lung Lesion, Edema, Consolidation, Pneumonia, "
     "Atelectasis, Pneumothorax, Pleural Effusion, Pleural Other, Fracture, Support Devices".split(", ")
@@ -143,8 +147,9 @@ DIAGNOSES = {  # code of HAM10000 -> the diagnosis in words
 NO_FINDING = "no finding that is there"
 
 
-def chexpert(path: Path, count: int) -> Iterator[Concepts]:
-    """Each image with `count` absent findings often seen with the present ones; a patient is a source."""
+def read_chexpert(path: Path, count: int) -> Iterator[Concepts]:
+    """CheXpert's images, each with up to `count` absent findings that often occur with its present ones. A
+    patient is one `source_id`."""
     images = []
     for line, row in official.iter_rows(path, ("Path", *FINDINGS)):
         location, labels = f"'{path}', line {line}", dict[str, float | None]()
@@ -166,30 +171,34 @@ def chexpert(path: Path, count: int) -> Iterator[Concepts]:
     yield from add_negatives(images, count)
 
 
-def ham10000(path: Path, count: int) -> Iterator[Concepts]:
-    """Whatever is not diagnosed is absent, whatever `count` is; a lesion is a source."""
+def read_ham10000(path: Path, count: int) -> Iterator[Concepts]:
+    """HAM10000's images. All other diagnoses are absent, whatever `count` is. A lesion is one `source_id`."""
     for line, row in official.iter_rows(path, ("lesion_id", "image_id", "dx")):
         location = f"'{path}', line {line}"
         code, name, lesion = (official.cell(row, key, location) for key in ("dx", "image_id", "lesion_id"))
         if code not in DIAGNOSES:
             allowed = ", ".join(DIAGNOSES)
             raise UserError(f"{location}, dx: '{code}' is not a diagnosis; allowed: {allowed}.")
-        others = tuple(words for other, words in DIAGNOSES.items() if other != code)
-        yield Concepts(name, f"{name}.jpg", (), (DIAGNOSES[code],), others, source_id=lesion)
+        others = tuple(diagnosis for other, diagnosis in DIAGNOSES.items() if other != code)
+        present = (DIAGNOSES[code],)
+        yield Concepts(name, f"{name}.jpg", positives=present, negatives=others, source_id=lesion)
 
 
-#: Name of a source -> what reads its table.
-TABLES: dict[str, Callable[[Path, int], Iterator[Concepts]]] = {"chexpert": chexpert, "ham10000": ham10000}
+#: Name of a medical source -> reader of its table, (path, number of absent findings).
+TABLES: dict[str, Callable[[Path, int], Iterator[Concepts]]] = {
+    "chexpert": read_chexpert,
+    "ham10000": read_ham10000,
+}
 
 
-# --- files -------------------------------------------------------------------------------------
+# --- data set ----------------------------------------------------------------------------------
 
-NOTHING = "nothing absent or too few objects"
-UNSAID = (
+UNUSABLE = "nothing absent or too few objects"
+MEDICAL_NOTE = (
     "How the published medical questions were drawn is not known: sizes and sentences differ from theirs; "
     "tasks and columns do not."
 )
-NANO = "Scenes of the nano world: figures on them say nothing about the published sets."
+NANO_NOTE = "Scenes of the nano world: figures on them say nothing about the published sets."
 
 
 class NegbenchFolder(BuildFolder):
@@ -197,7 +206,7 @@ class NegbenchFolder(BuildFolder):
 
 
 class NegbenchMaker(Maker):
-    """A build of NegBench. media: reads images by their path; dataset: the folder of finished files."""
+    """Makes data in NegBench's layout. media: reads images by their path; dataset: folder of the files."""
 
     config: NegbenchConfig
     folder_type = NegbenchFolder
@@ -209,20 +218,20 @@ class NegbenchMaker(Maker):
     def __init__(self, config: NegbenchConfig) -> None:
         super().__init__(config, config.shard_size)
         is_pairs, verifies = config.source == "pairs", config.verify != "none"
-        if config.asks_llm:  # models are looked at, not loaded: hours may pass before one is needed
+        if config.asks_llm:  # models are checked now, and loaded hours later
             llm.check(str(config.llm.model))
         if is_pairs or verifies:
             metrics.check_reference(references.resolve(config.detector))
         if editor := config.maker_for("editor"):
             editor_choice.choose_editor(editor, config.preset, {})
-        needed = {
+        enabled = {
             stages.MakePairs: is_pairs,
             stages.ExtractConcepts: config.concepts == "llm" and not is_pairs,
             stages.Verify: verifies and not is_pairs,
             stages.Validate: config.validate,
             stages.Paraphrase: config.paraphrase,
         }
-        self.stages = [stage for stage, is_needed in needed.items() if is_needed]
+        self.stages = [stage for stage, is_enabled in enabled.items() if is_enabled]
         self.dataset = self.folder.path / "dataset"
         self.root = image_root(config)
         self.media: Media = Drawn(drawn.draw_image) if self.root is None else Files(self.root)
@@ -243,9 +252,10 @@ class NegbenchMaker(Maker):
     def finish(self) -> tuple[str, Row]:
         facts = self.write()
         atomic.write_json(self.folder.path / "card.json", facts)
-        atomic.write_text(self.dataset / "README.md", card(self.config, facts))
+        atomic.write_text(self.dataset / "README.md", format_card(self.config, facts))
         lines = [f"{facts['images']} images."]
-        lines += [f"  {f['rows']:6d} rows, {f['captions']} captions: {n}" for n, f in facts["files"].items()]
+        for name, file in facts["files"].items():
+            lines.append(f"  {file['rows']:6d} rows, {file['captions']} captions: {name}")
         lines += losses("unusable", facts["unusable"]) + losses("noted", facts["dropped"])
         lines += losses("refused", facts["refused_paraphrases"])
         lines.append(f"Data set: {self.dataset}")
@@ -272,14 +282,14 @@ class NegbenchMaker(Maker):
                 if config.source == "nano" and not (path := self.dataset / image.path).exists():
                     write_png(path, self.media.frames(image.path)[0])
                 tasks = stages.build_tasks(image, config)
-                if problem := image.problem or ("" if tasks.keys() - {stages.ORIGINALS} else NOTHING):
+                if problem := image.problem or ("" if tasks.keys() - {stages.ORIGINALS} else UNUSABLE):
                     counts["unusable"][problem.partition(":")[0]] += 1
                     line = {"id": image.id, "image": image.path, "problem": problem}
                     unusable.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
                     continue
                 written = dict(tasks)
                 if row is not None:
-                    counts["refused_paraphrases"].update(why.partition(":")[0] for why in row.refused)
+                    counts["refused_paraphrases"].update(reason.partition(":")[0] for reason in row.refused)
                     written |= stages.apply_paraphrases(tasks, row.texts)
                 for stem, records in written.items():
                     for record in records:
@@ -287,14 +297,14 @@ class NegbenchMaker(Maker):
                 questions = (*tasks.get("mcq", ()), *tasks.get("negmcq", ()))
                 types.update(str(record.type) for record in questions if isinstance(record, Question))
             if not any(table.rows for stem, table in tables.items() if stem != stages.ORIGINALS):
-                most = "; ".join(f"{n} x {reason}" for reason, n in counts["unusable"].most_common(3))
-                raise UserError(f"{number} images yielded no caption and no question: {most}.")
+                reasons = "; ".join(f"{n} x {reason}" for reason, n in counts["unusable"].most_common(3))
+                raise UserError(f"{number} images yielded no caption and no question: {reasons}.")
         written_files = {}
         for table in tables.values():
             if table.rows:
                 facts = {"rows": table.rows, "captions": table.captions, "sha256": table.digest.hexdigest()}
                 written_files[table.path.name] = facts
-            else:  # what an earlier command left is out of date
+            else:  # a file of an earlier command is out of date
                 table.path.unlink(missing_ok=True)
         return {
             "source": config.source,
@@ -307,7 +317,7 @@ class NegbenchMaker(Maker):
         }
 
     def images(self) -> Iterator[tuple[Concepts, Reworded | None]]:
-        """Every selected image with its paraphrases, if any; both images of a pair with their source."""
+        """Yields every selected image with its paraphrases, if any; a pair's source selects both images."""
         selected = {self.listing.records[index].id for index in self.blocks.indices}
         for shard in self.blocks.numbers:
             rows = {}
@@ -321,9 +331,9 @@ class NegbenchMaker(Maker):
 build = functools.partial(make, NegbenchMaker)
 
 
-def card(config: NegbenchConfig, facts: Row) -> str:
+def format_card(config: NegbenchConfig, facts: Row) -> str:
     """The card as Markdown: contents, options, losses."""
-    about = [UNSAID] * config.medical + [NANO] * (config.source == "nano")
+    about = [MEDICAL_NOTE] * config.medical + [NANO_NOTE] * (config.source == "nano")
     parts = {
         "Files": {k: f"{f['rows']} rows, SHA-256 {f['sha256'][:16]}" for k, f in facts["files"].items()},
         "Questions by type": facts["questions_by_type"],
