@@ -88,7 +88,7 @@ eval --preset paper --data x --editor flux2-klein --mend negative-prompt => whic
 eval --preset paper --data x --editor flux2 --mend nag => takes 'guided', which 'flux2' does not; use --mend
 
 rewriters --rewriter rul => Unknown rewriter 'rul'; did you mean 'rule'?
-generators --generator nothing => 'nothing' is no generator; expected a folder of images, diffusers:MODEL
+generators --generator nothing => 'nothing' is not a generator; expected a folder of images, diffusers:MODEL
 generators --generator diffusers:./nowhere => There is no pipeline './nowhere'
 generators --generator none.py:draw => cannot be imported
 generators --judge none --detector none => are both none; leave out one

@@ -1,4 +1,4 @@
-"""Judge "itm": fit of sentences to an image by BLIP, as a cosine or by its matching head."""
+"""Judge "itm": fit of sentences to an image by BLIP, as a cosine ("itc") or by its matching head ("itm")."""
 
 from __future__ import annotations
 
@@ -40,30 +40,29 @@ class BlipMatcher(Described):
         features without temperature; "itm", the probability that the pair matches."""
         check_batch(images, texts, "texts")
         choose("head", head, ("itc", "itm"))
-        result = [np.zeros(len(row)) for row in texts]
+        fits = [np.zeros(len(row)) for row in texts]
         with loading.exact():
-            sentences: dict[str, torch.Tensor] = {}  # distinct text -> normalized features (D,)
+            features: dict[str, torch.Tensor] = {}  # "itc": text -> normalized features (D,)
             distinct = dict.fromkeys(text for row in texts for text in row) if head == "itc" else ()
-            for part in split_chunks(list(distinct), self.batch_size):
-                features = normalize(self.model.text_proj(self._encode_texts(part)), dim=-1)  # (n, D)
-                sentences.update(zip(part, features, strict=True))
+            for batch in split_chunks(list(distinct), self.batch_size):
+                projected = normalize(self.model.text_proj(self._encode_texts(batch)), dim=-1)  # (n, D)
+                features.update(zip(batch, projected, strict=True))
             for chunk in split_chunks([i for i, row in enumerate(texts) if row], self.batch_size):
                 states = self.encode_images([images[i] for i in chunk])  # (n, 1 + patches, width)
                 if head == "itc":
-                    cls = normalize(self.model.vision_proj(states[:, 0]), dim=-1)  # class token: (n, D)
-                    for row, i in enumerate(chunk):
-                        features = torch.stack([sentences[t] for t in texts[i]])  # (texts, D)
-                        result[i] = (features @ cls[row]).double().cpu().numpy()  # (texts,)
-                    continue
-                # (row of `states`, image, text)
-                pairs = [(n, i, k) for n, i in enumerate(chunk) for k in range(len(texts[i]))]
-                for part in split_chunks(pairs, self.batch_size):
-                    logits = self.compute_logits(
-                        states[[n for n, _, _ in part]], [texts[i][k] for _, i, k in part]
-                    )
-                    for (_, i, k), value in zip(part, logits.softmax(-1)[:, 1].tolist(), strict=True):
-                        result[i][k] = value
-        return result
+                    classes = normalize(self.model.vision_proj(states[:, 0]), dim=-1)  # class token: (n, D)
+                    for i, image_features in zip(chunk, classes, strict=True):
+                        text_features = torch.stack([features[text] for text in texts[i]])  # (texts, D)
+                        fits[i] = (text_features @ image_features).double().cpu().numpy()  # (texts,)
+                else:
+                    # (index in `states`, image, text)
+                    pairs = [(n, i, k) for n, i in enumerate(chunk) for k in range(len(texts[i]))]
+                    for batch in split_chunks(pairs, self.batch_size):
+                        sentences = [texts[i][k] for _, i, k in batch]
+                        logits = self.compute_logits(states[[n for n, _, _ in batch]], sentences)  # (n, 2)
+                        for (_, i, k), value in zip(batch, logits.softmax(-1)[:, 1].tolist(), strict=True):
+                            fits[i][k] = value
+        return fits
 
     def encode_images(self, images: Images) -> torch.Tensor:
         """N images (H, W, 3) uint8 -> last states of the vision tower, (N, 1 + patches, width)."""
@@ -78,7 +77,7 @@ class BlipMatcher(Described):
         return self.model.itm_head(fused).float().cpu()
 
     def _encode_texts(self, texts: Sequence[str], **image: torch.Tensor) -> torch.Tensor:
-        """States of the class token, (N, width); with image inputs they are fused with the image."""
+        """States of the class token, (N, width); image: inputs of the encoder that fuse an image in."""
         limit = int(self.model.config.text_config.max_position_embeddings)
         tokens = self.tokenizer(
             list(texts), padding=True, truncation=True, max_length=limit, return_tensors="pt"

@@ -376,7 +376,7 @@ class Generators(Benchmark):
                 folder_of_images = load()
                 label = label or folder_of_images.name
             else:
-                text_to_image.model_of(reference)
+                text_to_image.find_pipeline(reference)
                 options = {**(services.options if served else {}), **config.generator_options}
                 options |= {} if singly else {**machine, "batch_size": config.batch_size}
                 load = functools.partial(text_to_image.get_generator, reference, **options)

@@ -43,12 +43,12 @@ class GeneratorsConfig(Preset, Limit, Seed, RuntimeOptions, Output):
             raise UserError("The paper preset needs prompts: --prompts FILE, a .csv or SpaceVLM's .json.")
 
     def needs(self) -> list[Need]:
-        from nein.editors.text_to_image import model_of
+        from nein.editors.text_to_image import find_pipeline
         from nein.models.needs import model_needs
         from nein.models.references import split_label
 
         generators = [split_label(generator)[1] for generator in self.generator]
-        models = [model_of(generator) for generator in generators if not expand_user(generator).is_dir()]
+        models = [find_pipeline(generator) for generator in generators if not expand_user(generator).is_dir()]
         of_generators = [Need.parse(model) for model in models if model is not None]
         of_judges = [need for kind, judge in self.judges.items() for need in model_needs(kind, judge)]
         return [*filter(None, of_generators), *of_judges]

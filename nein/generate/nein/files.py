@@ -1,4 +1,5 @@
-"""`nein generate`: collects the candidates, splits them, writes the official layout and the card."""
+"""The end of `nein generate`: collects the candidates' verdicts, splits the accepted ones into train and val,
+and writes the data set in NeIn's official layout with its card."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ from nein.wording.families import FAMILIES
 OFFICIAL = ("COCO", "T_original", "T_negative", "T_generated", "NeIn", "family")
 EXAMPLES, PICTURE_SIZE = 4, 144  # of card.png: samples per verdict, pixels
 #: Options that the card names.
-NAMED = (
+LISTED_OPTIONS = (
     "preset source objects queried kept absent_below families editor protocol image_format match_above seed "
     "evaluation_share"
 ).split()
@@ -51,16 +52,20 @@ Content: SHA-256 `{}` over records and pixels. The license of the source images 
 
 
 @dataclass(frozen=True)
-class Way:
-    """A candidate with what every stage said of it: a line of candidates.jsonl; no times, no hosts."""
+class Outcome:
+    """A candidate and its result in every stage: a line of candidates.jsonl; no times, no hosts."""
 
     line: Row
     source: Path
     sha256: str  # of the source image's pixels
 
     @property
+    def verdict(self) -> str:
+        return self.line["verdict"]
+
+    @property
     def image(self) -> str | None:
-        """The name of the generated image."""
+        """File name of the generated image; None if generation failed."""
         return self.line["generated_picture"]["image"]
 
     def split(self, seed: int, share: float) -> str:
@@ -70,7 +75,7 @@ class Way:
 
 
 class NeinMaker(Maker):
-    """A build of NeIn. records: rows of stage "clauses"; ways: their candidates; splits: accepted ones."""
+    """A build of NeIn. records: rows of stage "clauses"; outcomes: of all candidates; splits: accepted."""
 
     config: BuildConfig
     stages = (Clauses, Generate, Match, Ask)
@@ -92,8 +97,8 @@ class NeinMaker(Maker):
         self.objects = stages.categories(config.objects, config.queried)
         self.editor = editor_choice.choose_editor(config.editor, config.preset, config.editor_options)
         self.records: list[Row] = []
-        self.ways: list[Way] = []
-        self.splits: dict[str, list[Way]] = {"train": [], "val": []}
+        self.outcomes: list[Outcome] = []
+        self.splits: dict[str, list[Outcome]] = {"train": [], "val": []}
 
     def identity(self, device: str) -> Row:
         return {
@@ -109,7 +114,7 @@ class NeinMaker(Maker):
         return [candidate for row in self.rows("clauses", shard) for candidate in row["candidates"]]
 
     def image_path(self, name: str) -> Path:
-        """The file of a generated image."""
+        """File of a generated image."""
         return self.folder.path / "work" / "pictures" / name
 
     def finish(self) -> tuple[str, Row]:
@@ -117,19 +122,21 @@ class NeinMaker(Maker):
         self.write()
         facts = self.facts()
         self.write_card(facts)
-        came = ", ".join(f"{n} {stage.replace('passed', 'through')}" for stage, n in facts["stages"].items())
+        stage_counts = ", ".join(f"{n} {stage}" for stage, n in facts["stages"].items())
         splits = ", ".join(f"{n} {split}" for split, n in facts["samples"].items())
-        lines = [f"{facts['images']} images, {came} ({splits})."]
+        lines = [f"{facts['images']} images, {stage_counts} ({splits})."]
         lines += losses("rejected", facts["rejected"]) + losses("images unusable", facts["image_problems"])
-        lines += losses("candidates lacking", facts["slots_without_candidate"])
+        lines += losses("missing candidates", facts["slots_without_candidate"])
         lines.append(f"Data set: {self.folder.path / 'dataset'}")
         entries = {"counts": facts["stages"], "samples": facts["samples"]}
         return "\n".join(lines) + "\n", {"data_sha256": facts["data_sha256"], **entries}
 
     def collect(self) -> None:
         for shard in self.blocks.numbers:
-            stages = ("generate", "match", "ask")
-            by_id = [{row["id"]: row for row in self.rows(stage, shard)} for stage in stages]
+            # Per stage: candidate id -> row; a candidate has no row after the stage that rejected it.
+            steps = [self.rows(stage, shard) for stage in ("generate", "match", "ask")]
+            by_id = [{row["id"]: row for row in rows} for rows in steps]
+            # Shards are made whole: the last one may hold images beyond `--limit`.
             records = self.rows("clauses", shard)[: len(self.blocks.indices) - len(self.records)]
             for source, record in zip(self.members(shard), records, strict=False):
                 for candidate in record["candidates"]:
@@ -138,90 +145,94 @@ class NeinMaker(Maker):
                     edit, match, ask = (row and {k: row[k] for k in row if k != "id"} for row in stage_rows)
                     facts = {key: value for key, value in (edit or {}).items() if key != "verdict"}
                     line = {**candidate, "verdict": [*objections, ACCEPTED][0], "generated_picture": facts}
-                    self.ways.append(Way({**line, "match": match, "ask": ask}, source.path, record["sha256"]))
+                    line |= {"match": match, "ask": ask}
+                    self.outcomes.append(Outcome(line, source.path, record["sha256"]))
             self.records += records
-        for way in self.ways:
-            if way.line["verdict"] == ACCEPTED:
-                self.splits[way.split(self.config.seed, self.config.evaluation_share)].append(way)
+        for outcome in self.outcomes:
+            if outcome.verdict == ACCEPTED:
+                self.splits[outcome.split(self.config.seed, self.config.evaluation_share)].append(outcome)
 
     # --- files -----------------------------------------------------------------------------
 
     def write(self) -> None:
-        """Writes OUT/candidates.jsonl (each image, then its candidates) and the data set."""
-        ways, lines = iter(self.ways), list[Row]()
+        """Write OUT/candidates.jsonl (each image, then its candidates) and the data set."""
+        outcomes, lines = iter(self.outcomes), list[Row]()
         for record in self.records:
             lines.append({"image": record["id"], **{k: record[k] for k in ("problem", "queried", "lost")}})
-            lines += [next(ways).line for _ in record["candidates"]]
+            lines += [next(outcomes).line for _ in record["candidates"]]
         atomic.write_lines(self.folder.path / "candidates.jsonl", lines)
         for split, accepted in self.splits.items():
             self._write_split(split, accepted)
 
-    def official(self, way: Way) -> dict[str, str]:
-        """The record of NeIn's annotation file, and the family of negation if the set has several."""
+    def official(self, outcome: Outcome) -> dict[str, str]:
+        """Record of NeIn's annotation file; with the family of negation if there are others than "plain"."""
         names = "source caption negative generated id family".split()
         count = 5 if self.config.family_labels == ["plain"] else 6
-        return {key: way.line[name] for key, name in [*zip(OFFICIAL, names, strict=True)][:count]}
+        return {key: outcome.line[name] for key, name in [*zip(OFFICIAL, names, strict=True)][:count]}
 
     def content_hash(self) -> str:
         """SHA-256 hex over split, record and pixels (of source and sample) of every sample, in order."""
         digest = hashlib.sha256()
-        for split, ways in self.splits.items():
-            for way in ways:
-                row = [split, self.official(way), way.sha256, way.line["generated_picture"]["sha256"]]
+        for split, outcomes in self.splits.items():
+            for outcome in outcomes:
+                image_digest = outcome.line["generated_picture"]["sha256"]
+                row = [split, self.official(outcome), outcome.sha256, image_digest]
                 digest.update(json.dumps(row, sort_keys=True, ensure_ascii=False).encode() + b"\n")
         return digest.hexdigest()
 
-    def _write_split(self, split: str, ways: Sequence[Way]) -> None:
-        """Writes the official layout, `<split>.json` last; copies sources, hard-links samples if possible."""
+    def _write_split(self, split: str, outcomes: Sequence[Outcome]) -> None:
+        """Write the official layout, `<split>.json` last; copies sources, hard-links samples if possible."""
         root = atomic.make_folder(self.folder.path / "dataset")
         listing, folders = root / f"{split}.json", (root / f"coco_for_{split}", root / f"nein_{split}")
         listing.unlink(missing_ok=True)
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
-        if not ways:
+        if not outcomes:
             return
         sources, samples = map(atomic.make_folder, folders)
-        for way in ways:
-            target = sources / f"{way.line['source']}{way.source.suffix.lower()}"
+        for outcome in outcomes:
+            target = sources / f"{outcome.line['source']}{outcome.source.suffix.lower()}"
             if not target.exists():
-                shutil.copyfile(way.source, target)
-            image = self.image_path(str(way.image))
+                shutil.copyfile(outcome.source, target)
+            image = self.image_path(str(outcome.image))
             try:
                 os.link(image, samples / image.name)
             except OSError:  # another file system, or one without links
                 shutil.copyfile(image, samples / image.name)
-        atomic.write_json(listing, [self.official(way) for way in ways])
+        atomic.write_json(listing, [self.official(outcome) for outcome in outcomes])
 
     # --- card ------------------------------------------------------------------------------
 
     def facts(self) -> Row:
         """Counts and models for the card, JSON-serializable; no times and no paths."""
         config, records, models = self.config, self.records, self.folder.models()
-        accepted = [way.line for ways in self.splits.values() for way in ways]
-        # Of a model's folder only the last part, which says nothing about the machine.
+        accepted = [outcome.line for outcomes in self.splits.values() for outcome in outcomes]
+        # A local folder's last part alone: its path would name the machine.
         names = {"itm": config.models.itm, "editor": config.editor, "vqa": config.models.vqa}
         names = {kind: Path(name).name if name[0] in "/~." else name for kind, name in names.items()}
         return {
             "data_sha256": self.content_hash(),
             "images": len(records),
             "drawn": self.listing.origin["kind"] == "nano",
-            "samples": {split: len(ways) for split, ways in self.splits.items()},
-            "source_images": {k: len({way.source for way in ways}) for k, ways in self.splits.items()},
+            "samples": {split: len(outcomes) for split, outcomes in self.splits.items()},
+            "source_images": {
+                split: len({o.source for o in outcomes}) for split, outcomes in self.splits.items()
+            },
             "image_problems": tally(row["problem"].partition(":")[0] for row in records if row["problem"]),
             "list_notes": dict(self.listing.notes),
             "queried": tally(row["fate"] for record in records for row in record["queried"]),
             "slots_without_candidate": tally(why for record in records for why in record["lost"]),
             "stages": {
-                "candidates": len(self.ways),
-                "generated": sum(way.line["match"] is not None for way in self.ways),
-                "passed filter 1": sum(way.line["ask"] is not None for way in self.ways),
+                "candidates": len(self.outcomes),
+                "generated": sum(outcome.line["match"] is not None for outcome in self.outcomes),
+                "passed filter 1": sum(outcome.line["ask"] is not None for outcome in self.outcomes),
                 "accepted": len(accepted),
             },
-            "rejected": tally(row.line["verdict"] for row in self.ways if row.line["verdict"] != ACCEPTED),
+            "rejected": tally(outcome.verdict for outcome in self.outcomes if outcome.verdict != ACCEPTED),
             "families": tally(row["family"] for row in accepted),
             "templates": tally(FAMILIES[row["family"]].templates[row["template"]] for row in accepted),
             "objects": tally(row["object"] for row in accepted),
-            "configuration": {key: getattr(config, key) for key in NAMED},
+            "configuration": {key: getattr(config, key) for key in LISTED_OPTIONS},
             "models": {
                 kind: {"name": name, "fingerprint": models[kind]["fingerprint"]}
                 for kind, name in names.items()
@@ -230,15 +241,15 @@ class NeinMaker(Maker):
         }
 
     def write_card(self, facts: Row) -> None:
-        """Writes card.json and card.png (examples per verdict); README.md and the PNG into OUT/dataset."""
+        """Write card.json and card.png (examples per verdict); README.md and the PNG into OUT/dataset."""
         atomic.write_json(self.folder.path / "card.json", facts)
         atomic.write_text(self.folder.path / "dataset" / "README.md", card(facts))
         rows = []
         for verdict in (ACCEPTED, *facts["rejected"]):
-            group = [way for way in self.ways if way.line["verdict"] == verdict]
+            group = [outcome for outcome in self.outcomes if outcome.verdict == verdict]
             # The smallest hashes of the names: the same examples in every build.
-            group.sort(key=lambda way: hashlib.sha256(way.line["id"].encode()).digest())
-            cells = [cell for way in group[:EXAMPLES] for cell in self._pair(way)]
+            group.sort(key=lambda outcome: hashlib.sha256(outcome.line["id"].encode()).digest())
+            cells = [cell for outcome in group[:EXAMPLES] for cell in self._pair(outcome)]
             cells += [Cell(np.full((8, 8, 3), 255, np.uint8))] * (2 * EXAMPLES - len(cells))  # white
             rows += [contact_sheet.Row(f"{verdict}: {len(group)}", "", cells)] if group else []
         if rows:
@@ -246,14 +257,14 @@ class NeinMaker(Maker):
             for folder in (self.folder.path, self.folder.path / "dataset"):
                 atomic.write_bytes(folder / "card.png", sheet)
 
-    def _pair(self, way: Way) -> list[Cell]:
-        """Source image and sample; what the filters say of it is in candidates.jsonl."""
-        if way.image is None:
-            sample = Cell(None, way.line["generated_picture"]["error"], color=RED)
+    def _pair(self, outcome: Outcome) -> list[Cell]:
+        """Cells of the source image and of the generated one, or of its error."""
+        if outcome.image is None:
+            sample = Cell(None, outcome.line["generated_picture"]["error"], color=RED)
         else:
-            badge = Badge(way.line["generated"], GREEN if way.line["verdict"] == ACCEPTED else RED)
-            sample = Cell(images.decode(self.image_path(way.image)), badges=[badge])
-        return [Cell(images.decode(way.source), badges=[Badge(way.line["caption"], GREY)]), sample]
+            badge = Badge(outcome.line["generated"], GREEN if outcome.verdict == ACCEPTED else RED)
+            sample = Cell(images.decode(self.image_path(outcome.image)), badges=[badge])
+        return [Cell(images.decode(outcome.source), badges=[Badge(outcome.line["caption"], GREY)]), sample]
 
 
 build = functools.partial(make, NeinMaker)
@@ -267,11 +278,11 @@ def card(facts: Row) -> str:
     usable = facts["images"] - sum(problems.values())
     origin = {k: f"{m['name']} ({m['fingerprint'][:12]})" for k, m in facts["models"].items()}
     parts = {
-        "Counts": {"source images": facts["images"], "of them usable": usable, **facts["stages"]},
+        "Counts": {"source images": facts["images"], "usable source images": usable, **facts["stages"]},
         "Why candidates were rejected": facts["rejected"],
-        "What was wrong with images": problems | facts["list_notes"],
-        "Why images gave fewer candidates than asked": facts["slots_without_candidate"],
-        "What became of the objects asked for": facts["queried"],
+        "Problems of images": problems | facts["list_notes"],
+        "Why images gave fewer candidates than requested": facts["slots_without_candidate"],
+        "Results of the requested objects": facts["queried"],
         "Families of negation": facts["families"],
         "Templates": facts["templates"],
         "Objects": facts["objects"],
