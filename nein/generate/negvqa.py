@@ -431,7 +431,7 @@ CHECK = Table(
 )
 
 
-def check_figures(rows: Sequence[labels.Labelled]) -> Iterator[Figure]:
+def check_figures(rows: Sequence[labels.Label]) -> Iterator[Figure]:
     """Per rater the share of right conversions with its exact 95 % interval and the counts of errors by kind
     (task "check"); and the raters' agreement on right or wrong."""
     for rater in dict.fromkeys(row["rater"] for row in rows):
@@ -444,12 +444,12 @@ def check_figures(rows: Sequence[labels.Labelled]) -> Iterator[Figure]:
             yield frames.number(verdicts[kind], unit="count", statistic=kind, **fields)
     verdict = replace(QUESTION, answers=dict.fromkeys((RIGHT, "wrong"), ""))
     plain = [row | {"verdict": row["verdict"] and ("wrong", RIGHT)[row["verdict"] == RIGHT]} for row in rows]
-    yield from labels.agreement(plain, [verdict], {row["item"]: row["item"] for row in rows})
+    yield from labels.measure_agreement(plain, [verdict], {row["item"]: row["item"] for row in rows})
 
 
 def check(options: CheckConfig) -> str:
     """The accuracy of a conversion with its interval, as tables. Raises UserError."""
-    frame = frames.frame(check_figures(labels.read(options.files, [QUESTION])))
+    frame = frames.frame(check_figures(labels.read_answers(options.files, [QUESTION])))
     if options.out is not None:
         frames.write(options.out, frame)
     kinds = [f"{kind}: {text}" for kind, text in ERRORS.items()]

@@ -150,7 +150,7 @@ def _write_tables(loaded: Sequence[RunDir], out: Path, files: Sequence[Path]) ->
     if not (out / PLAN).is_file():
         raise UserError(f"'{out}' has no study; run nein study RUN, or pass the study's folder as --out.")
     plan = atomic.read_json(out / PLAN, StudyPlan)
-    rows = labels.read(files, calibrations.QUESTIONS, plan.sheets)
+    rows = labels.read_answers(files, calibrations.QUESTIONS, plan.sheets)
     for row in rows:  # free text, which a spreadsheet would run
         row |= {name: frames.escape_formula(row[name]) for name in ("rater", "note")}
     gold = {name: item.gold for name, item in plan.items.items() if item.gold}
@@ -160,7 +160,7 @@ def _write_tables(loaded: Sequence[RunDir], out: Path, files: Sequence[Path]) ->
             item = plan.items[row["item"]]
             edit_labels.append(row | {"id": item.id, "editor": item.editor, "track": item.track})
     estimates = [
-        *labels.raters(rows, calibrations.QUESTIONS, gold),
+        *labels.describe_raters(rows, calibrations.QUESTIONS, gold),
         *calibrations.use_labels(loaded, edit_labels),
     ]
     frame, people = frames.frame(estimates, benchmark="nein"), [labels.RATERS, *sections.label_tables()]

@@ -1,7 +1,7 @@
-"""Labels of people: a page that asks about one item at a time, the files of the raters, and their agreement.
+"""Human labels: the page on which raters label items, the CSV files that it saves, and the raters' agreement.
 
-A sheet is the content of one page. The page works without a network, keeps answers in the browser and saves
-them as CSV, a line per item: `COLUMNS`, then an answer per question, empty for none.
+A sheet is the content of one page. The page shows one item at a time, works without a network, keeps answers
+in the browser and saves them as CSV, a line per item: `COLUMNS`, then an answer per question, empty for none.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from nein.statistics import calibration
 from nein.statistics.estimates import pairs
 
 COLUMNS = ("sheet", "items", "rater", "item", "seconds", "note")
-UNSURE = "cannot tell"  # the answer that is no label
+UNSURE = "cannot tell"  # an answer, but not a label
 
-Labelled = dict[str, str]
+Label = dict[str, str]  # a line of a CSV file: column -> cell
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Item:
-    """One item to label. id: reveals nothing to the rater; rows: a table below `heads`."""
+    """One item to label. id: reveals nothing to the rater; heads, rows: a table below the images."""
 
     id: str
     title: str
@@ -49,23 +49,26 @@ class Item:
     rows: Sequence[Sequence[str]] = ()
 
 
-def write_page(path: Path, title: str, how: str, questions: Sequence[Question], items: Sequence[Item]) -> str:
-    """Writes the page of a sheet; returns the sheet's name, a hash of its content."""
+def write_page(
+    path: Path, title: str, guide: str, questions: Sequence[Question], items: Sequence[Item]
+) -> str:
+    """Write the page of a sheet; guide: what raters read first. Returns the sheet's name, a content hash."""
     fields = [{**asdict(question), "answers": [*question.answers.items()]} for question in questions]
     facts: dict[str, Any] = {"questions": fields, "items": [*map(asdict, items)]}
     facts["sheet"] = hashlib.sha256(page.script_bytes(facts)).hexdigest()[:12]
     part = page.Part("labels", "Labels", lambda: {"facts": page.script_json(facts)})
-    atomic.write_text(path, page.render(page.Page(title, how, parts=[part])))
+    atomic.write_text(path, page.render(page.Page(title, guide, parts=[part])))
     return str(facts["sheet"])
 
 
-def read(
+def read_answers(
     files: Sequence[Path], questions: Sequence[Question], sheets: Collection[str] = ()
-) -> list[Labelled]:
-    """A row per rater and item, of all files. sheets: the allowed ones; none: any single one. Raises
-    UserError for a file of another form or sheet, an incomplete one, or a second one of a rater."""
-    rows: list[Labelled] = []
-    file_of: dict[tuple[str, str], Path] = {}
+) -> list[Label]:
+    """A row per rater and item, of all files. sheets: allowed names; if empty, all files must have one sheet.
+    Raises UserError for a file with other columns, of another sheet or cut off, and for an item that a rater
+    labelled twice."""
+    rows: list[Label] = []
+    file_of: dict[tuple[str, str], Path] = {}  # (rater, item) -> its file
     for file in files:
         for row in _read_file(file, questions):
             if row["sheet"] not in (sheets or {rows[0]["sheet"] if rows else row["sheet"]}):
@@ -82,7 +85,7 @@ def read(
     return rows
 
 
-def _read_file(file: Path, questions: Sequence[Question]) -> list[Labelled]:
+def _read_file(file: Path, questions: Sequence[Question]) -> list[Label]:
     lines = atomic.read_csv(file, (*COLUMNS, *(question.key for question in questions)))
     for line, row in lines:
         for question in questions:
@@ -98,29 +101,30 @@ def _read_file(file: Path, questions: Sequence[Question]) -> list[Labelled]:
             "the page again; the browser has kept the labels."
         )
     if len({(row["sheet"], row["rater"]) for row in rows}) > 1 or not rows[0]["rater"].strip():
-        raise UserError(f"'{file}' must be of one sheet and one rater, with a name; save it again.")
+        raise UserError(f"'{file}' must have one sheet and one named rater; save it from the page again.")
     return rows
 
 
-def agreement(
+def measure_agreement(
     rows: Sequence[Mapping[str, str]], questions: Sequence[Question], cluster_of: Mapping[str, Hashable]
 ) -> Iterator[Figure]:
-    """The agreement of raters on the items that several of them labelled (task "people"): for each pair of
-    raters the share of equal answers and Cohen's kappa, for all Krippendorff's alpha. "cannot tell" is no
-    answer."""
+    """Agreement of raters on items that several of them labelled (task "people"): for each pair of raters the
+    share of equal answers and Cohen's kappa, for all raters Krippendorff's alpha. "cannot tell" counts as no
+    answer. cluster_of: item -> its cluster."""
     raters = list(dict.fromkeys(row["rater"] for row in rows))
     for question in questions:
         codes = {name: float(code) for code, name in enumerate(question.answers) if name != UNSURE}
-        answers = {
+        answers = {  # rater -> item -> code; None: unanswered or unsure
             rater: {row["item"]: codes.get(row[question.key]) for row in rows if row["rater"] == rater}
             for rater in raters
         }
         labels: Figure = {"task": "people", "metric": question.key}
         for first, second in itertools.combinations(raters, 2):
-            a, b, clusters = pairs(answers[first], answers[second], cluster_of)
-            if same := statistics.bounded_mean(a == b, clusters):
+            # Codes of the items that the two raters share: (n,) float64 each.
+            first_codes, second_codes, clusters = pairs(answers[first], answers[second], cluster_of)
+            if estimate := statistics.bounded_mean(first_codes == second_codes, clusters):
                 labels["group"] = f"{first}, {second}"
-                yield figure(same, unit="%", statistic="same", **labels)
+                yield figure(estimate, unit="%", statistic="same", **labels)
                 kappa = calibration.cohen_kappa(answers[first], answers[second], cluster_of)
                 yield figure(kappa, unit="", statistic="kappa", **labels)
         alpha = calibration.krippendorff_alpha(list(answers.values()), cluster_of)
@@ -128,10 +132,10 @@ def agreement(
             yield figure(alpha, unit="", statistic="alpha", **labels | {"group": f"all {len(raters)}"})
 
 
-def raters(
-    rows: Sequence[Labelled], questions: Sequence[Question], gold: Mapping[str, str]
+def describe_raters(
+    rows: Sequence[Label], questions: Sequence[Question], gold: Mapping[str, str]
 ) -> Iterator[Figure]:
-    """The work of each rater (task "raters"): labelled items, the share of "cannot tell", and of right
+    """Work of each rater (task "raters"): count of labelled items, share of "cannot tell", and share of right
     answers to the first question on items of known truth. gold: item -> the right answer."""
     for rater in dict.fromkeys(row["rater"] for row in rows):
         labelled = [row for row in rows if row["rater"] == rater and row[questions[0].key]]
@@ -145,7 +149,6 @@ def raters(
             yield number(sum(is_right) / len(is_right), unit="%", n=len(is_right), statistic="gold", **labels)
 
 
-_OF_GOLD = {"statistic": "gold"}
 RATERS = Table(
     "raters",
     "Raters",
@@ -153,8 +156,8 @@ RATERS = Table(
     (
         Column("items", {"statistic": "labelled"}, value()),
         Column("cannot tell %", {"statistic": "unsure"}, value()),
-        Column("right where known %", _OF_GOLD, value()),
-        Column("of", _OF_GOLD, count()),
+        Column("right where known %", {"statistic": "gold"}, value()),
+        Column("of", {"statistic": "gold"}, count()),
     ),
 )
 AGREEMENT = Table(

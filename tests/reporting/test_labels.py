@@ -31,7 +31,7 @@ MARKUP = '</script><img src=x onerror=\'document.title="broken"\'> "cat", & co'
         ([HEAD + "s,2,Ada,a,gone,kept,1,\n"], "has 1 of 2 items: it was cut off"),
         ([HEAD + 2 * "s,2,Ada,a,gone,kept,1,\n"], "has 2 of 2 items: it was cut off or changed"),
         ([HEAD + LINE.replace("gone", "perhaps")], "gone is 'perhaps'; allowed are gone, partly, cannot"),
-        ([HEAD + LINE.replace("Ada", " ")], "one rater, with a name"),
+        ([HEAD + LINE.replace("Ada", " ")], "one sheet and one named rater"),
         ([HEAD + LINE.replace("gone,kept", ",")], "no label yet"),
         ([HEAD + LINE.replace("s,", "other,")], "of another sheet, 'other'"),
         ([HEAD + LINE, HEAD + LINE.replace("gone", "partly")], "both have labels of 'Ada' for item 'a'"),
@@ -42,7 +42,7 @@ def test_a_file_that_cannot_be_trusted_is_refused_in_a_sentence(tmp_path, conten
     for file, content in zip(files, contents, strict=True):
         file.write_text(content)
     with pytest.raises(UserError, match=re.escape(sentence)):
-        labels.read(files, QUESTIONS, ["s"])
+        labels.read_answers(files, QUESTIONS, ["s"])
 
 
 def test_agreement_in_three_categories_is_that_of_scikit_learn_and_unsure_is_no_label():
@@ -57,7 +57,9 @@ def test_agreement_in_three_categories_is_that_of_scikit_learn_and_unsure_is_no_
         for k, answer in enumerate(said)
     ]
     rows += [{"rater": "Ada", "item": "x", "q": labels.UNSURE}, {"rater": "Bob", "item": "x", "q": "gone"}]
-    frame = frames.frame(labels.agreement(rows, [question], {row["item"]: row["item"] for row in rows}))
+    frame = frames.frame(
+        labels.measure_agreement(rows, [question], {row["item"]: row["item"] for row in rows})
+    )
     same, kappa = (frames.pick(frame, statistic=name) for name in ("same", "kappa"))
     assert (same["value"], same["n"]) == (pytest.approx((first == second).mean()), 60)
     assert kappa["value"] == pytest.approx(metrics.cohen_kappa_score(first, second))
@@ -68,7 +70,7 @@ def test_agreement_in_three_categories_is_that_of_scikit_learn_and_unsure_is_no_
 def test_a_rater_is_told_by_known_items_and_by_how_often_nothing_could_be_told():
     said = ("gone", "gone", "gone", labels.UNSURE)
     rows = [{"rater": "Bob", "item": f"{k}", "gone": gone, "kept": "kept"} for k, gone in enumerate(said)]
-    found = frames.frame(labels.raters(rows, QUESTIONS, {"0": "gone", "1": "partly"}))
+    found = frames.frame(labels.describe_raters(rows, QUESTIONS, {"0": "gone", "1": "partly"}))
     told = {one["statistic"]: (one["value"], one["n"]) for one in frames.records(found)}
     assert told == {"labelled": (4, None), "unsure": (0.125, 8), "gold": (0.5, 2)}
 
@@ -118,7 +120,7 @@ def test_labels_are_given_from_the_keyboard_survive_a_reload_and_leave_as_a_file
     page.until(lambda: [*tmp_path.glob("labels-*-Ada.csv")])
     [file] = tmp_path.glob("labels-*-Ada.csv")
     assert not [entry for entry in page.driver.get_log("browser") if entry["level"] == "SEVERE"]
-    rows = labels.read([file], QUESTIONS, [sheet[1]])
+    rows = labels.read_answers([file], QUESTIONS, [sheet[1]])
     assert [[row[key] for key in ("rater", "item", "gone", "kept", "note")] for row in rows] == [
         ["Ada", "i0", "gone", "kept", ""],
         ["Ada", "i1", "partly", "changed", ""],

@@ -31,7 +31,7 @@ from nein.train.clip_finetuning.options import ContrastConfig
 from nein.train.features import FeatureFiles, Passes, positions_of, stamp_files
 
 log = logging.getLogger(__name__)
-TRIES = 100  # records tried from an undecodable image on
+TRIES = 100  # records tried, from the first with an undecodable image
 BLOCK = 256  # images per feature file
 STAMPED = 100_000  # images, evenly spread, whose file sizes identify the data
 
@@ -41,7 +41,7 @@ class Part:
     """One data file: its records, and the reader of their images."""
 
     records: Sequence[Any]
-    media: Media  # shared by both files if equal names mean equal images
+    media: Media  # one object for both files if they have the same image folder
 
 
 @dataclass(frozen=True)
@@ -57,21 +57,23 @@ def load(config: ContrastConfig) -> Corpus:
     """Read or draw both data files. Raises UserError for unusable ones."""
     from nein.datasets.negbench import drawn
 
-    scenes, seed, words = config.nano_scenes, config.seed, config.wordings
+    scenes, seed, wordings = config.nano_scenes, config.seed, config.wordings
     captions: Sequence[RetrievalItem]
     questions: Sequence[Question]
-    left_out = 0
+    rows_skipped = 0
+    # --- read or draw
     if is_nano(config.captions):
         world_name = world(config.captions)
-        captions = drawn.negcap("train", scenes, seed, world_name, words, config.original_captions)
+        captions = drawn.negcap("train", scenes, seed, world_name, wordings, config.original_captions)
     else:
-        captions, left_out = read_captions(config)
+        captions, rows_skipped = read_captions(config)
     if is_nano(config.questions):
         world_name = world(config.questions)
-        questions = drawn.negmcq("train", scenes, seed, world_name, words, config.caption_questions)
+        questions = drawn.negmcq("train", scenes, seed, world_name, wordings, config.caption_questions)
     else:
         questions = official.read_questions(Path(config.questions))
     captions, questions = captions[: config.limit], questions[: config.limit]
+    # --- check
     if len(counts := {len(question.options) for question in questions}) > 1:
         raise UserError(
             f"'{config.questions}' has questions with {' and '.join(map(str, sorted(counts)))} options; "
@@ -86,6 +88,7 @@ def load(config: ContrastConfig) -> Corpus:
                 f"A step needs {needed} {name}, but there are {count}; lower --batch-size and "
                 "--questions-per-step."
             )
+    # --- find the images; hash records and image files
     root = Path(config.image_root) if config.image_root else None
     media: dict[Path | None, Media] = {}  # image folder -> its reader; None: drawn images
     digest, sizes, parts = hashlib.sha256(), list[list[str]](), list[Part]()
@@ -102,7 +105,7 @@ def load(config: ContrastConfig) -> Corpus:
         "captions": Path(config.captions).name,
         "questions": Path(config.questions).name,
         "rows_of_captions": len(captions),
-        "rows_without_caption": left_out,
+        "rows_without_caption": rows_skipped,
         "number_of_questions": len(questions),
         "records_sha256": digest.hexdigest(),
         "images": json_digest({"sizes": sizes})[:12],
@@ -111,17 +114,16 @@ def load(config: ContrastConfig) -> Corpus:
 
 
 def read_captions(config: ContrastConfig) -> tuple[list[RetrievalItem], int]:
-    """(images with their captions, up to `--limit`; number of rows without a caption). The latter are
-    skipped:
-    the released `*_neg_captions.csv` have some. Raises UserError with file and line."""
-    path, items, left_out = Path(config.captions), list[RetrievalItem](), 0
+    """Images with their captions, up to `--limit`, and the number of rows skipped for having no caption
+    (the released `*_neg_captions.csv` have some). Raises UserError with file and line."""
+    path, items, rows_skipped = Path(config.captions), list[RetrievalItem](), 0
     for line, row in official.iter_rows(path, (config.image_column,)):
         location = f"'{path}', line {line}"
         column = official.caption_column(list(row), path, config.caption_column)
         image = official.cell(row, config.image_column, location)
         texts = official.caption_texts(row[column], column, f"{location}, {column}")
         if not texts:
-            left_out += 1
+            rows_skipped += 1
             continue
         item = RetrievalItem(id=row.get("id") or f"line {line}", image=image, captions=texts)
         check_records([item], location)
@@ -129,15 +131,15 @@ def read_captions(config: ContrastConfig) -> tuple[list[RetrievalItem], int]:
         if len(items) == config.limit:
             break
     if not items:
-        raise UserError(f"'{path}' has {left_out} rows, all without a caption; pass --caption-column.")
-    if left_out:
-        log.warning("%d rows of '%s' have no caption and are skipped", left_out, path)
-    return items, left_out
+        raise UserError(f"'{path}' has {rows_skipped} rows, all without a caption; pass --caption-column.")
+    if rows_skipped:
+        log.warning("%d rows of '%s' have no caption and are skipped", rows_skipped, path)
+    return items, rows_skipped
 
 
 @dataclass(frozen=True)
 class Members:
-    """One process's part of a step. An image is (H, W, 3) uint8, or its number if features are stored."""
+    """One process's part of a step. An image is (H, W, 3) uint8, or its number in `Features`."""
 
     images: list[Any]  # B, one per caption
     captions: list[str]
@@ -226,7 +228,7 @@ class Reader:
         return members
 
     def _image(self, part: Part, first: int) -> tuple[Any, Any]:
-        """(record, image or its number) of row `first`; with --unreadable skip of the next readable."""
+        """Record `first`, or with --unreadable skip the next readable one, and its image or image number."""
         reason = ""
         for shift in range(TRIES if self._config.unreadable == "skip" else 1):
             record = part.records[(first + shift) % len(part.records)]

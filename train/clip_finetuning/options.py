@@ -24,7 +24,8 @@ WORDINGS = ("code", *VARIED)
 
 @dataclass(kw_only=True)
 class ContrastConfig(Learning):
-    """Options of `train/finetune_clip.py`; field names are the keys of a configuration file."""
+    """Options of `train/finetune_clip.py`; field names are the keys of a configuration file. A `setting` may
+    differ when a run resumes, an `option` may not."""
 
     PROG = "train/finetune_clip.py"
     DESCRIPTION = "Fine-tune a CLIP on negated captions and multiple-choice questions (NegBench)."
@@ -40,6 +41,7 @@ class ContrastConfig(Learning):
         "model to start from: nano:clip, OWNER/NAME[@REVISION], a folder, or open_clip:NAME/TAG",
         "Main",
     )
+    #: Numbers as words of the command line; see `alphas`.
     alpha: Names = option(["0.99"], "weight of the contrastive loss; several values: a sweep", "Main")
     trainable: Literal["all", "text"] = option("all", "trained weights; text: not the vision tower", "Main")
 
@@ -107,9 +109,9 @@ class ContrastConfig(Learning):
             )
 
     def identity(self) -> dict[str, object]:
-        """See `RunOptions`; under "paper" also how questions are scored, so that older runs do not resume."""
-        scored = {"questions scored by": "dot products"} if self.protocol == "paper" else {}
-        return {**super().identity(), **scored}
+        """What a resumed run must keep; for "paper" also the scoring, which was another in earlier runs."""
+        scoring = {"questions scored by": "dot products"} if self.protocol == "paper" else {}
+        return {**super().identity(), **scoring}
 
     @property
     def alphas(self) -> list[float]:

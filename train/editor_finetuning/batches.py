@@ -29,9 +29,10 @@ from nein.train.editor_finetuning.data import Example, Pairs, prepare_pair
 from nein.train.editor_finetuning.options import TuneConfig
 from nein.train.features import FeatureFiles, Passes
 
-FORMAT = 3
-TEXT_BLOCK = 512
+FORMAT = 3  # of stored features; another number encodes them again
+TEXT_BLOCK = 512  # sentences per feature file
 VAE_CHUNK = 16  # images per pass: at full resolution its activations outweigh the UNet's
+TRIES = 100  # examples tried, from the first unreadable one
 
 
 def copy_to(module: Any, device: torch.device | str, dtype: torch.dtype) -> Any:
@@ -90,8 +91,7 @@ class Features:
         self._config, self._pairs = config, pairs
         chosen = sorted({example.pair for example in (*pairs.negative, *pairs.affirmative)})
         texts = pairs.sentences()
-        text = texts.__getitem__
-        self._rows = {pair: row for row, pair in enumerate(chosen)}
+        self._rows = {pair: row for row, pair in enumerate(chosen)}  # pair -> row in the stored features
         self._text_rows = {text: row for row, text in enumerate(texts)}
         self._orientations = 2 if config.flip else 1
         encoders = {"vae": pipeline.vae, "text_encoder": pipeline.text_encoder}
@@ -115,7 +115,9 @@ class Features:
             lambda row: prepare_pair(config, *pairs.images[chosen[row]].read()),
             config.feature_block,
         )
-        self._texts = FeatureFiles(self.folder, "texts", len(texts), text, text, TEXT_BLOCK)
+        self._texts = FeatureFiles(
+            self.folder, "texts", len(texts), texts.__getitem__, texts.__getitem__, TEXT_BLOCK
+        )
 
     def make(self, encoder: Encoder, processes: Processes) -> None:
         """Encode this process's part of the missing features, then wait for the others."""
@@ -195,10 +197,10 @@ class Draw:
     noise: torch.Tensor  # likewise
 
 
-def draw(
+def draw_numbers(
     seed: int, position: int, *, shape: tuple[int, ...], timesteps: int, flip: float, dropout: float
 ) -> Draw:
-    """Draw the random numbers of a position. shape: (C, h, w) of a latent.
+    """Random numbers of a position. shape: (C, h, w) of a latent.
 
     With p = `dropout` and one uniform r: no text if r < 2p, no image if p <= r < 3p, so text alone, both and
     the image alone are each dropped with probability p. Source: InstructPix2Pix, arXiv:2211.09800, section
@@ -211,9 +213,6 @@ def draw(
     posterior = torch.randn(shape, generator=generator)  # (C, h, w)
     noise = torch.randn(shape, generator=generator)
     return Draw(mirror < flip, r < 2 * dropout, dropout <= r < 3 * dropout, timestep, posterior, noise)
-
-
-TRIES = 100  # examples tried from an unreadable one on
 
 
 class Batch(NamedTuple):
@@ -256,8 +255,8 @@ class Loader:
         sizes: dict[str, Any] = {"shape": self._shape, "timesteps": self._timesteps}
         members = []
         for position in positions:
-            numbers = draw(self._config.seed, position, **sizes, flip=flip, dropout=dropout)
-            members.append((*self._read_example(position, numbers.flip), numbers))
+            random_numbers = draw_numbers(self._config.seed, position, **sizes, flip=flip, dropout=dropout)
+            members.append((*self._read_example(position, random_numbers.flip), random_numbers))
         return members
 
     def _read_example(self, position: int, flip: bool) -> tuple[Example, dict[str, torch.Tensor]]:
@@ -277,15 +276,15 @@ class Loader:
         raise UserError(f"{TRIES} pairs in a row cannot be read; check that '{self._config.data}' exists.")
 
     def collate(self, members: list[Member], device: torch.device) -> Batch:
-        examples, contents, draws = zip(*members, strict=True)
+        examples, features, draws = zip(*members, strict=True)
         texts = ["" if d.drop_text else e.instruction for e, d in zip(examples, draws, strict=True)]
         mean, logvar, condition = (
-            torch.stack([content[key] for content in contents])  # (B, C, h, w)
+            torch.stack([tensors[key] for tensors in features])  # (B, C, h, w)
             for key in ("mean", "logvar", "condition")
         )
-        keep = torch.tensor([not d.drop_image for d in draws]).view(-1, 1, 1, 1)  # (B, 1, 1, 1)
+        has_image = torch.tensor([not d.drop_image for d in draws]).view(-1, 1, 1, 1)  # (B, 1, 1, 1)
         batch = Batch(
-            condition=condition * keep,
+            condition=condition * has_image,
             mean=mean,
             logvar=logvar,
             states=torch.stack([self._features.read_text(text) for text in texts]),

@@ -18,7 +18,7 @@ from nein.loading.errors import UserError
 from nein.reporting import figures as frames
 from nein.reporting import labels
 from nein.reporting.figures import Figure, figure, number
-from nein.reporting.labels import UNSURE, Labelled, Question
+from nein.reporting.labels import UNSURE, Label, Question
 from nein.statistics import Estimate, bounded_mean, calibration
 from nein.statistics.calibration import Corrected, Rates
 
@@ -244,10 +244,10 @@ REMOVED |= dict.fromkeys(("partly", "there", "0", "no"), 0.0)
 KEY = ("editor", "track", "id")
 
 
-def read_labels(files: Sequence[Path]) -> list[Labelled]:
+def read_labels(files: Sequence[Path]) -> list[Label]:
     """The lines of CSV files with the columns editor, track, id, gone (a key of `REMOVED`), optionally rater
     and the other questions, as written by `nein study RUN --labels`. Raises UserError."""
-    rows: list[Labelled] = []
+    rows: list[Label] = []
     verdicts: dict[tuple[str, ...], float | None] = {}
     allowed = ", ".join(filter(None, REMOVED))
     for file in files:
@@ -266,7 +266,7 @@ def read_labels(files: Sequence[Path]) -> list[Labelled]:
     return rows
 
 
-def use_labels(loaded: Sequence[RunDir], rows: Sequence[Labelled]) -> Iterator[Figure]:
+def use_labels(loaded: Sequence[RunDir], rows: Sequence[Label]) -> Iterator[Figure]:
     """Removal from verdicts and the labels of some samples (prediction-powered; task "labelled"), every judge
     against people (task "judge-people"), and the raters against each other."""
     table = pd.DataFrame(rows, columns=[*KEY, "gone"])
@@ -297,7 +297,7 @@ def use_labels(loaded: Sequence[RunDir], rows: Sequence[Labelled]) -> Iterator[F
     questions = [question for question in QUESTIONS if all(question.key in row for row in named)]
     source_of = {name: source for run in loaded for name, source in run.sources.items()}
     sources = {row["item"]: source_of.get(row["id"], row["id"]) for row in named}
-    yield from labels.agreement(named, questions, sources)
+    yield from labels.measure_agreement(named, questions, sources)
 
 
 def _compare_with_people(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from nein.train.editor_finetuning.batches import Order, draw
+from nein.train.editor_finetuning.batches import Order, draw_numbers
 from nein.train.editor_finetuning.data import Example, Pairs
 
 
@@ -16,7 +16,7 @@ def numbered(negative=10, affirmative=6):
 
 def drawn(position, seed=0, **options):
     settings = {"shape": (4, 2, 2), "timesteps": 1000, "flip": 0.5, "dropout": 0.05, **options}
-    return draw(seed, position, **settings)
+    return draw_numbers(seed, position, **settings)
 
 
 def test_every_negative_comes_once_before_any_comes_again_and_epochs_differ():
