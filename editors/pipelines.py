@@ -242,7 +242,7 @@ class DiffusersPipeline(Editor):
         self, requests: list[EditRequest], size: Size
     ) -> tuple[list[np.ndarray], Sequence[str | None]]:
         """(edited images, (H, W, 3) float in [0, 1]; texts of the vendor's rewriter, None without one)."""
-        recipe = self._recipe
+        recipe, is_batch = self._recipe, len(requests) > 1
         arguments: dict[str, Any] = {**recipe.fixed, **self._guidance}
         if recipe.size:
             arguments |= {"width": size[0], "height": size[1]}
@@ -260,16 +260,11 @@ class DiffusersPipeline(Editor):
         by_argument: dict[str, list[Any]] = {  # a value per request
             "prompt": [_PROMPTS[recipe.prompt](request.instruction) for request in requests],
             "generator": [torch.Generator("cpu").manual_seed(int(request.seed)) for request in requests],
-            **(
-                {"negative_prompt": negative_prompts}
-                if self.negative_prompt is not None or any(negative_prompts)
-                else {}
-            ),
         }
-        arguments |= {
-            name: values if len(requests) > 1 else values[0] for name, values in by_argument.items()
-        }
-        source: Any = images if len(requests) > 1 else images[0]
+        if self.negative_prompt is not None or any(negative_prompts):
+            by_argument["negative_prompt"] = negative_prompts
+        arguments |= {name: values if is_batch else values[0] for name, values in by_argument.items()}
+        source: Any = images if is_batch else images[0]
         for _ in range(recipe.nested):
             source = [source]
         texts: Sequence[str | None] = [None] * len(requests)
@@ -286,9 +281,7 @@ class DiffusersPipeline(Editor):
         if modular and (self._rewriter or output["prompt"] != arguments["prompt"]):
             texts = [output["prompt"]]
         results = output[recipe.result] if modular else getattr(output, recipe.result)
-        if recipe.result == "frames":
-            results = [frames[-1] for frames in results]
-        return [np.asarray(image) for image in results], texts
+        return [np.asarray(image[-1] if recipe.result == "frames" else image) for image in results], texts
 
 
 class DiffusersGenerator(DiffusersPipeline):

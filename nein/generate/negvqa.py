@@ -325,7 +325,6 @@ class NegvqaMaker(maker.Maker):
             wrong |= notebook_wrong
         else:
             letters = balance_letters(negatable, seed)
-        remaining_letters = iter(letters)
         questions, records, images = [], [], dict[str, str]()
         for item, negation in outcomes:
             facts: Row = {"index": item.id, "category": item.subset, "question": item.question}
@@ -336,7 +335,7 @@ class NegvqaMaker(maker.Maker):
             if negation.state == NEGATED:
                 row = {"index": item.id, "image": self.copy_image(item, images), "category": item.subset}
                 texts = item.question, negation.question, item.answer, wrong[item.id]
-                questions.append(row | data.format_record(*texts, next(remaining_letters)))
+                questions.append(row | data.format_record(*texts, letters[item.id]))
         atomic.write_lines(out / "questions.jsonl", questions)
         for variant in VARIANTS:
             names = {key: key for key in ("index", "image", "category", "A", "B")}
@@ -375,31 +374,31 @@ def wrong_option(item: Choice, seed: int) -> str:
     return item.wrong[int(rng.integers(len(item.wrong)))]
 
 
-def balance_letters(items: Sequence[Choice], seed: int) -> list[str]:
-    """The right letter of each original question: as many A as B in every subset (or one more of either),
+def balance_letters(items: Sequence[Choice], seed: int) -> dict[str, str]:
+    """Id -> right letter of the original question: as many A as B in every subset (or one more of either),
     independent of the order of the items."""
     subsets: dict[str, list[str]] = defaultdict(list)
     for item in items:
         subsets[item.subset].append(item.id)
-    drawn: dict[str, str] = {}
-    for subset, names in subsets.items():
+    letters: dict[str, str] = {}
+    for subset, ids in subsets.items():
         first = sample_seed(seed, f"letters/{subset}") >> 62  # even: the first item's letter is A
-        names.sort(key=lambda name: sample_seed(seed, f"letter/{name}"))  # random, whatever the file's order
-        drawn |= {name: "AB"[(rank + first) % 2] for rank, name in enumerate(names)}
-    return [drawn[item.id] for item in items]
+        ids.sort(key=lambda id: sample_seed(seed, f"letter/{id}"))  # random, whatever the file's order
+        letters |= {id: "AB"[(rank + first) % 2] for rank, id in enumerate(ids)}
+    return letters
 
 
-def draw_as_notebook(items: Sequence[Choice], seed: int) -> tuple[dict[str, str], list[str]]:
-    """(id -> wrong option, letters) in file order, by the random sequence of the authors' notebook.
+def draw_as_notebook(items: Sequence[Choice], seed: int) -> tuple[dict[str, str], dict[str, str]]:
+    """(id -> wrong option, id -> right letter), drawn in file order as the authors' notebook does.
     Source: https://github.com/yuhui-zh15/NegVQA (0e4218b), add_negation.ipynb."""
     rng = random.Random(seed)
-    wrong, letters = {}, []
+    wrong, letters = {}, {}
     for item in items:
         others = [text for number, text in enumerate(item.options) if number != item.right]
         [wrong[item.id]] = rng.sample(others, 1)
         order = [0, 1]  # of the right and the wrong option
         rng.shuffle(order)
-        letters.append("AB"[order.index(0)])
+        letters[item.id] = "AB"[order.index(0)]
     return wrong, letters
 
 

@@ -11,16 +11,14 @@ ITEMS = [item(number, ("GQA", "VQAv2")[number % 2]) for number in range(401)]
 
 
 def test_balanced_letters_are_even_in_every_subset():
-    found = balance_letters(ITEMS, 1234)
+    letters = balance_letters(ITEMS, 1234)
     for subset in ("GQA", "VQAv2"):
-        counts = Counter(letter for letter, it in zip(found, ITEMS, strict=True) if it.subset == subset)
+        counts = Counter(letters[it.id] for it in ITEMS if it.subset == subset)
         assert abs(counts["A"] - counts["B"]) <= 1
 
 
 def test_letters_depend_on_seed_and_item_not_on_order():
-    found = dict(zip([i.id for i in ITEMS], balance_letters(ITEMS, 1234), strict=True))
-    turned = dict(zip([i.id for i in ITEMS[::-1]], balance_letters(ITEMS[::-1], 1234), strict=True))
-    assert found == turned
+    assert balance_letters(ITEMS, 1234) == balance_letters(ITEMS[::-1], 1234)
     assert balance_letters(ITEMS, 5) != balance_letters(ITEMS, 1234)
 
 

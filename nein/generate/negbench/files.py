@@ -14,7 +14,7 @@ import functools
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 from xml.etree import ElementTree
@@ -185,10 +185,7 @@ def read_ham10000(path: Path, count: int) -> Iterator[Concepts]:
 
 
 #: Name of a medical source -> reader of its table, (path, number of absent findings).
-TABLES: dict[str, Callable[[Path, int], Iterator[Concepts]]] = {
-    "chexpert": read_chexpert,
-    "ham10000": read_ham10000,
-}
+TABLES = {"chexpert": read_chexpert, "ham10000": read_ham10000}
 
 
 # --- data set ----------------------------------------------------------------------------------

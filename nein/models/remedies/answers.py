@@ -9,15 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from nein.loading.digests import Json
 from nein.metrics import choices
+from nein.metrics.base import Images
 from nein.metrics.choices import ChoiceQuestion, Prompt, Questions, Reply, answer_each
 from nein.metrics.letters import LETTERS, parse
 from nein.wording.denials import remove_denial
 
-Images = Sequence[np.ndarray]  # (H, W, 3) uint8 each
 Replies = list[list[Reply]]  # a row per image, a reply per question
 STEPS = "Let's think step by step."
 _THEREFORE = "\nTherefore, the letter of the answer is"
@@ -70,21 +68,21 @@ def _make_consistent(
 
 def _make_pair_consistent(
     first: Reply, second: Reply, question: ChoiceQuestion, scorings: Sequence[str]
-) -> tuple[Reply, Reply]:
+) -> list[Reply]:
     failure = first.error or second.error or ("" if question.options == 2 else NOT_TWO)
     # Log-probabilities of the letters A and B, of each question
     p, q = ([-math.inf if x is None else x for x in reply.logprobs or ()] for reply in (first, second))
     if not failure and (not p or not q or -math.inf in (max(p), max(q))):
         failure = NO_PROBABILITIES
     if failure:
-        return Reply(error=failure), Reply(error=failure)
+        return [Reply(error=failure)] * 2
     joint = (p[0] + q[1], p[1] + q[0])  # of the letters A and B, and of B and A
     replies = []
     for a, b in (joint, joint[::-1]):
         letter = "" if a == b else LETTERS[int(b > a)]  # none for a tie
         text = letter if "generated" in scorings else None
         replies.append(Reply(text, (a, b) if "logprob" in scorings else None))
-    return replies[0], replies[1]
+    return replies
 
 
 def _think(
