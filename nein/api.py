@@ -24,7 +24,7 @@ from nein.benchmarks.nein.report import make_finding
 from nein.benchmarks.runner import FIGURES_CSV, SCORES_CSV, Benchmark
 from nein.config.groups import start
 from nein.editors.function import FUNCTION_OPTIONS, make_editor, name_of, takes_options
-from nein.engine.folder import Folder, runs_below
+from nein.engine.folder import Folder, find_runs
 from nein.engine.machine import Processes, sentence
 from nein.loading.digests import Json, json_digest
 from nein.loading.errors import UserError
@@ -273,7 +273,7 @@ class Result:
     @property
     def runs(self) -> list[Path]:
         """The folders of the runs of this call; for `evaluate` one per editor and kind of instruction."""
-        return [path for path in runs_below(self.out) if Folder(path).entries().get("name") in self.names]
+        return [path for path in find_runs(self.out) if Folder(path).entries().get("name") in self.names]
 
     def gap(self) -> pd.DataFrame:
         """The negation gap per model and metric, in points: the loss when the input is negated (for

@@ -180,7 +180,11 @@ def run(config: ReproduceConfig) -> str | None:
     apart = ("dataset", "variant") if config.preset == "nano" else ("dataset",)
     rows, spent, runs = list[list[Any]](), list[list[Any]](), list[Json]()
     for folder in folders:
-        manifest, measured, stages = folder.manifest(), frames.read(folder.path / FIGURES_CSV), folder.costs()
+        manifest, measured, stages = (
+            folder.manifest(),
+            frames.read(folder.path / FIGURES_CSV),
+            folder.sum_costs(),
+        )
         name, figures = folder.path.relative_to(config.out_dir).as_posix(), list[Json]()
         for printed in config.benchmark.paper_estimates(source, manifest):
             columns = {key: value for key, value in printed.key.items() if key not in apart}

@@ -71,7 +71,7 @@ def train(config: TuneConfig, session: Session) -> None:
     record = Record(config, session, pairs.facts, base.weights_sha256, steps)
     record.open()
     if config.validate_every:  # fail now if the validation cannot run, not after hours of training
-        NEIN.runs(config.validation(editor=["identity"]), str(device))
+        NEIN.runs(config.build_validation(editor=["identity"]), str(device))
 
     # ---------------------------------------------------------------------------------------------- features
     half = torch.bfloat16 if config.precision == "bf16" else torch.float32

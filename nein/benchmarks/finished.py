@@ -22,7 +22,7 @@ from nein.benchmarks.runner import FIGURES_CSV, SCORES_CSV, Benchmark, Finished
 from nein.config.groups import FORMATS
 from nein.datasets import harness
 from nein.engine import atomic
-from nein.engine.folder import Folder, runs_at
+from nein.engine.folder import Folder, collect_runs
 from nein.loading.errors import UserError
 from nein.reporting import figures as frames
 from nein.reporting import plots, tables
@@ -49,7 +49,7 @@ def report(options: ReportConfig) -> str:
     gaps with links to the page of each."""
     atomic.make_folder(options.out.parent)
     by_benchmark: dict[str, list[Path]] = {}  # name -> run folders
-    for folder in runs_at(options.runs):
+    for folder in collect_runs(options.runs):
         by_benchmark.setdefault(registry.get_of_run(folder).name, []).append(folder)
     page, links, complete = options.out.with_suffix(".html"), [], list[Path]()
     for name, folders in by_benchmark.items():
@@ -72,7 +72,7 @@ def compare(options: CompareConfig) -> str | int:
     """`nein compare`: tests every pair of runs, corrected for the number of tests."""
     benchmark = registry.get_shared(options.runs)
     options = select_options(options, benchmark, benchmark.compare_config)
-    finished, unfinished = _load_complete(benchmark, runs_at(options.runs))
+    finished, unfinished = _load_complete(benchmark, collect_runs(options.runs))
     if unfinished:
         names = ", ".join("/".join(path.parts[-2:]) for path in unfinished)
         print(f"not compared because not complete: {names}", file=sys.stderr)

@@ -149,7 +149,7 @@ class GeneratorsDir(Folder):
     row_types: ClassVar = {IMAGES: Drawing, **dict.fromkeys(calibrations.KINDS, Question)}
 
     def image(self, row: Drawing) -> Path | None:
-        return None if row.image is None else self.inside(self.path / row.image)
+        return None if row.image is None else self.check_inside(self.path / row.image)
 
 
 @dataclass(kw_only=True)

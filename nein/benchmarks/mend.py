@@ -98,7 +98,7 @@ def compare_remedies(kind: Kind, folders: Mapping[str, Sequence[Any]]) -> Iterat
 def estimate_costs(model: str, arm: str, folders: Sequence[Folder]) -> Iterator[Figure]:
     """Seconds of the model's stages, without judges; for a served model also requests and dollars."""
     labels: Figure = {"task": "costs", "model": arm}
-    stages = [cost for folder in folders for stage, cost in folder.costs().items() if stage != "score"]
+    stages = [cost for folder in folders for stage, cost in folder.sum_costs().items() if stage != "score"]
     yield frames.number(sum(cost["seconds"] for cost in stages), unit="", metric="seconds", **labels)
     reference = references.split_label(model)[1]
     if not is_served(reference):

@@ -13,7 +13,7 @@ from typing import Any
 
 from nein.config.groups import Runs
 from nein.config.options import dump
-from nein.engine.folder import Blocks, Folder, describe_spending, read_spending, runs_at
+from nein.engine.folder import Blocks, Folder, collect_runs, describe_spending, read_spending
 from nein.engine.run import is_at_work
 
 #: Tokens and seconds per request, until OUT has an answer of the model: a question about an image of 512
@@ -73,7 +73,7 @@ WINDOW = 600.0  # seconds over which the rate is measured
 
 def status(config: Runs) -> str:
     """The command `nein status`: samples done, rate and time left of every stage, and the cost so far."""
-    runs = {run: Folder(run) for path in config.runs for run in runs_at([path])}
+    runs = {run: Folder(run) for path in config.runs for run in collect_runs([path])}
     stages = {run: _stages(folder) for run, folder in runs.items()}
     times_finished = sorted(
         at for stages_of_run in stages.values() for _, made in stages_of_run.values() for at, _ in made

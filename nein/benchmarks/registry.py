@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nein.engine.folder import Folder, runs_at
+from nein.engine.folder import Folder, collect_runs
 from nein.loading.errors import UserError, unknown
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def get_of_run(folder: Path) -> Benchmark:
 
 def find_finished(paths: Sequence[Path]) -> list[Path]:
     """The run folders at or below the paths, all of which must be complete. Raises UserError."""
-    folders = runs_at(paths)
+    folders = collect_runs(paths)
     if open_ := next((folder for folder in folders if not Folder(folder).is_complete), None):
         raise UserError(
             f"The run '{open_}' is not complete; rerun its command (progress: nein status {open_})."
@@ -82,7 +82,7 @@ def group_by_data(folders: Sequence[Path]) -> list[tuple[Benchmark, list[Finishe
 
 def get_shared(paths: Sequence[Path]) -> Benchmark:
     """The one benchmark of all runs at or below the paths. Raises UserError."""
-    kinds = sorted({get_of_run(folder).name for folder in runs_at(paths)})
+    kinds = sorted({get_of_run(folder).name for folder in collect_runs(paths)})
     if len(kinds) > 1:
         raise UserError(f"These runs are of {', '.join(kinds)}; pass runs of one benchmark.")
     return get(kinds[0])

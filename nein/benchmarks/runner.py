@@ -26,7 +26,7 @@ from nein.benchmarks.config import CompareConfig, ReportConfig
 from nein.config.options import Options
 from nein.datasets.harness import Question
 from nein.engine import atomic, images, machine
-from nein.engine.folder import COMPLETE, INCOMPLETE, Blocks, Folder, describe_spending, id_of, runs_below
+from nein.engine.folder import COMPLETE, INCOMPLETE, Blocks, Folder, describe_spending, find_runs, get_row_id
 from nein.engine.machine import UNSCORED
 from nein.engine.run import Executor
 from nein.engine.stages import Stage, Step
@@ -216,7 +216,7 @@ class Benchmark:
         if executor.is_main:
             if trackers:
                 tracking.check(trackers)
-            for path in runs_below(out):
+            for path in find_runs(out):
                 if (other := Folder(path).entries().get("benchmark", self.name)) != self.name:
                     raise UserError(f"'{out}' holds runs of {other}; choose another --out.")
         runs = self.runs(config, executor.device)
@@ -244,7 +244,7 @@ class Benchmark:
             unfinished = [run.folder.path for run in runs if run.partial]
             reported = [entry for entry in finished if entry.folder.path not in unfinished]
             paths = {run.folder.path for run in runs}
-            if others := [path for path in runs_below(out) if self.reports_all and path not in paths]:
+            if others := [path for path in find_runs(out) if self.reports_all and path not in paths]:
                 complete = [path for path in others if Folder(path).is_complete]
                 unfinished += [path for path in others if path not in complete]
                 reported += self.load_finished(complete)
@@ -375,7 +375,7 @@ def _seal(config: Any, runs: Sequence[Run]) -> str:
     stages = [stage for run in runs for stage in run.stages if not stage.depends_on_all]  # they read blocks
     records = [(stage, [*map(stage.records, stage.blocks.numbers)]) for stage in stages]
     data = {path for stage, blocks in records for block in blocks for path in stage.files(block)}
-    files = {*config.out_dir.iterdir(), *(path / FIGURES_CSV for path in runs_below(config.out_dir))}
+    files = {*config.out_dir.iterdir(), *(path / FIGURES_CSV for path in find_runs(config.out_dir))}
     for run in runs:
         files |= {path for path in run.folder.path.rglob("*") if path.parent.name != "notes"}
     files = {path for path in files if path.name != "manifest.json" and path.is_file()}
@@ -405,8 +405,8 @@ def select_rows(
     indices = blocks.indices if isinstance(blocks.indices, range) else set(blocks.indices)
     ids_seen: set[str] = set()
     for number in blocks.numbers if numbers is None else numbers:
-        records = [[*rows] for _, rows in itertools.groupby(folder.rows(output, [number]), id_of)]
-        ids = {id_of(rows[0]) for rows in records}
+        records = [[*rows] for _, rows in itertools.groupby(folder.rows(output, [number]), get_row_id)]
+        ids = {get_row_id(rows[0]) for rows in records}
         twice = any(a == b for rows in records for a, b in itertools.pairwise(rows))
         needed = blocks.needed(number)
         if "" in ids or twice or ids & ids_seen or len(ids) != len(records) or len(records) < len(needed):

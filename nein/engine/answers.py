@@ -1,5 +1,9 @@
-"""Caches on disk: answers of models, so that no command asks twice, with their costs; and features of images
-and sentences, by content."""
+"""Caches on disk: answers of models with their costs, so that no request is sent twice; and features of
+images and texts.
+
+An entry has a space and a key. A *space* names the model, its weights and its settings. A key names the
+input; a *scope* names all inputs of a block (`hash_scope`).
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ if TYPE_CHECKING:  # the help of a command loads no NumPy
     import numpy as np
 
 log = logging.getLogger(__name__)
-WAIT = 60.0  # seconds to wait for another process that is writing
+LOCK_TIMEOUT = 60.0  # seconds to wait for another process that is writing
 
 
 class AnswerCache:
@@ -35,11 +39,11 @@ class AnswerCache:
     is damaged or cannot be written, also on a file system without locks.
     """
 
-    def __init__(self, path: Path, *, wait: float = WAIT) -> None:
+    def __init__(self, path: Path, *, wait: float = LOCK_TIMEOUT) -> None:
         atomic.make_folder(path.parent)
         self.path = path
         self._mutex = threading.Lock()
-        with self._sentences():
+        with self._translate_errors():
             # SQLite's default journal works on network drives, unlike a write-ahead log.
             self._db = sqlite3.connect(path, timeout=wait, isolation_level=None, check_same_thread=False)
             self._db.execute("PRAGMA synchronous = EXTRA")
@@ -48,22 +52,23 @@ class AnswerCache:
             db.execute("CREATE TABLE IF NOT EXISTS spent (model TEXT PRIMARY KEY, value TEXT)")
 
     def get(self, space: str, key: str) -> Json | None:
+        """The answer, or None."""
         query = "SELECT value FROM answers WHERE key = ?"
-        with self._mutex, self._sentences():
-            row = self._db.execute(query, (_address(space, key),)).fetchone()
+        with self._mutex, self._translate_errors():
+            row = self._db.execute(query, (_hash_key(space, key),)).fetchone()
             return None if row is None else json.loads(row[0])
 
     def put(self, space: str, key: str, value: Mapping[str, Any]) -> None:
         self.put_all({(space, key): value})
 
     def put_all(self, values: Mapping[tuple[str, str], Mapping[str, Any]]) -> None:
-        """Writes all of `values`, by (space, key), or after a kill none of them."""
-        rows = [(_address(*key), json.dumps(value, allow_nan=False)) for key, value in values.items()]
+        """Writes all of `values`, by (space, key); none of them if the process is killed."""
+        rows = [(_hash_key(*key), json.dumps(value, allow_nan=False)) for key, value in values.items()]
         with self._transaction() as db:
             db.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?)", rows)
 
-    def pay(self, model: str, dollars: Decimal | None, **counts: float) -> None:
-        """Adds a request to the costs of a model. dollars: None for an unknown price."""
+    def add_cost(self, model: str, dollars: Decimal | None, **counts: float) -> None:
+        """Adds one request to the costs of a model. dollars: None for an unknown price."""
         with self._transaction() as db:
             row = db.execute("SELECT value FROM spent WHERE model = ?", (model,)).fetchone()
             entry: Json = json.loads(row[0]) if row else {"dollars": None, "dearest": None}
@@ -75,13 +80,13 @@ class AnswerCache:
             db.execute("INSERT OR REPLACE INTO spent VALUES (?, ?)", (model, json.dumps(entry)))
 
     def read_spending(self) -> dict[str, Json]:
-        """Model -> requests, tokens and seconds; `dollars` in all and of the `dearest` request, as texts of
-        decimals, None without a price."""
-        with self._mutex, self._sentences():
+        """Model -> requests, tokens, seconds; `dollars` of all requests and of the `dearest` one, as decimal
+        strings, None without a price."""
+        with self._mutex, self._translate_errors():
             return {model: json.loads(value) for model, value in self._db.execute(SPENDING)}
 
     def close(self) -> None:
-        with self._mutex:  # SQLite crashes while a thread still uses it
+        with self._mutex:  # closing while another thread reads would crash
             self._db.close()
 
     def __enter__(self) -> AnswerCache:
@@ -92,12 +97,13 @@ class AnswerCache:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._mutex, self._sentences(), self._db as db:  # an exception undoes all of it
+        with self._mutex, self._translate_errors(), self._db as db:  # rolls back on an exception
             db.execute("BEGIN IMMEDIATE")
             yield db
 
     @contextlib.contextmanager
-    def _sentences(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
+        """Raises UserError for SQLite's errors."""
         try:
             yield
         except sqlite3.OperationalError as error:
@@ -113,10 +119,10 @@ class AnswerCache:
 
 
 class BlockStore:
-    """Entries of one block, whose last bits depend on its batch; `flush` writes all of a changed space at
-    once. Every thread has its own store.
+    """The entries of one block: read once per space, and written by `flush`. Every thread has its own store.
 
-    cache  `get(space, scope)` and `put(space, scope, entries)`: an `AnswerCache` or a `FeatureCache`.
+    cache  An `AnswerCache` or a `FeatureCache`, whose value for (space, scope) is key -> entry.
+    scope  The block: the last bits of an entry depend on the batch.
     """
 
     def __init__(self, cache: Any, scope: str) -> None:
@@ -135,37 +141,36 @@ class BlockStore:
         self._changed.add(space)
 
     def flush(self) -> None:
-        """Writes all new entries; they are on disk when this returns."""
+        """Writes every space with new entries; they are on disk when this returns."""
         for space in sorted(self._changed):
             self._cache.put(space, self._scope, self._spaces[space])
         self._changed.clear()
 
 
-def _address(space: str, key: str) -> bytes:
+def _hash_key(space: str, key: str) -> bytes:
     return hashlib.sha256(json.dumps([space, key]).encode()).digest()[:16]
 
 
 # --- features ---------------------------------------------------------------------------
 
 
-def scope_of(ids: Iterable[str]) -> str:
-    """The address of a block: 16 hex digits of SHA-256 over its sample ids in order."""
+def hash_scope(ids: Iterable[str]) -> str:
+    """The scope of a block: 16 hex digits of SHA-256 over its sample ids, in order."""
     return hashlib.sha256(json.dumps(list(ids)).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class FeatureCache:
-    """Features of blocks in files below `root`: key -> float32 array, by space and scope.
+    """Features by space and scope: key -> float32 array, one small file per block below `root`.
 
-    One small file holds the entries of a block. Its address is a *space*, which names model weights,
-    preprocessing and dtype, and the content of the block: a network's last bits depend on the batch, and a
-    result must not depend on what was cached before.
+    The space names weights, preprocessing and dtype. The scope is part of the address, since a network's last
+    bits depend on the batch, and a result must not depend on what was cached before.
     """
 
     root: Path
 
     def get(self, space: str, scope: str) -> dict[str, np.ndarray]:
-        """The entries of a block; {} without a file, or for a damaged one."""
+        """The entries of a block; {} where the file is missing or damaged."""
         import safetensors.numpy
 
         path = self._path(space, scope)

@@ -1,8 +1,8 @@
-"""A folder of results that describes itself, resumes, and refuses to mix results.
+"""The folder of a run: it describes itself, resumes, and refuses to mix results.
 
     FOLDER/
       manifest.json             format, status, identity, and facts about the latest command
-      answers.sqlite            answers of models, so that none is asked twice
+      answers.sqlite            answers of models, so that no request is sent twice
       models/<kind>.json        fingerprint and description of a model that made rows
       notes/<process>.json      costs of a worker, by stage and by model; written once, at its end
       <output>/identity.json    what decides the rows of one output, if it may differ from the folder's
@@ -55,7 +55,7 @@ class Blocks:
     """Block b is the records [b * size, (b + 1) * size) of `count`.
 
     indices  Indices of the selected records, ascending; a range where there are millions.
-    unit    Records of which one worker has all blocks; 0: a block.
+    unit     Size of a group of records whose blocks all go to one worker; 0: every block is its own group.
     """
 
     count: int
@@ -70,8 +70,7 @@ class Blocks:
 
     @classmethod
     def read(cls, manifest: Mapping[str, Any], output: str) -> Blocks:
-        """The blocks of an output that the latest command selected. Raises UserError for a manifest without
-        them."""
+        """The blocks of an output that the latest command selected. Raises UserError without them."""
         if (entry := manifest.get("selected", {}).get(output)) is None:
             raise UserError(f"A manifest.json has no 'selected.{output}'; rerun the command of the run.")
         ranges = [range(first, end) for first, end in entry["records"]]
@@ -86,7 +85,7 @@ class Blocks:
         if isinstance(self.indices, range) and self.indices:
             spans.append([self.indices.start, self.indices.stop])
         else:
-            for index in self.indices:
+            for index in self.indices:  # extend the last span, or start another
                 if not spans or index > spans[-1][1]:
                     spans.append([index, index])
                 spans[-1][1] = index + 1
@@ -94,15 +93,17 @@ class Blocks:
 
     @property
     def units(self) -> Blocks:
+        """The same records in blocks of a unit."""
         return Blocks(self.count, self.unit or self.size, self.indices)
 
     def count_selected(self, number: int) -> int:
+        """The number of selected records of a block."""
         first, end = (bisect.bisect_left(self.indices, part * self.size) for part in (number, number + 1))
         return end - first
 
     @property
     def numbers(self) -> Sequence[int]:
-        """The blocks that hold a selected record, ascending; a range where the records are one."""
+        """The blocks that hold a selected record, ascending; a range where `indices` is one."""
         if isinstance(self.indices, range) and self.indices:
             return range(self.indices[0] // self.size, self.indices[-1] // self.size + 1)
         return sorted({index // self.size for index in self.indices})
@@ -119,8 +120,10 @@ class Blocks:
         return range(number * self.size, min((number + 1) * self.size, self.count))
 
     def needed(self, number: int) -> range:
-        """Indices up to the last selected one: a block cut by a limit is made again when the limit grows."""
+        """Indices of a block's records up to the last selected one. A block that a limit cut is made again
+        when the limit grows."""
         members = self.members(number)
+        # The largest selected index below the end of the block.
         last = self.indices[bisect.bisect_left(self.indices, members.stop) - 1]
         return range(members.start, last + 1)
 
@@ -135,20 +138,26 @@ def sample_seed(run_seed: int, sample_id: str, repeat: int = 0) -> int:
 # --- the folder --------------------------------------------------------------------------------------
 
 
-# Types of files: of every manifest (`Folder.manifest_type`), of models, and of notes: stage -> its cost for a
-# worker (peak_memory: "host", "device" -> bytes), and model -> its usage.
-_KIND = record({"format": NotRequired[int], "benchmark": NotRequired[str]})
+# Types of the JSON files. Manifest: `_HEAD` is read first, `EVERY` has the entries of all benchmarks.
+_HEAD = record({"format": NotRequired[int], "benchmark": NotRequired[str]})
 _SPAN = Annotated[list[int], pydantic.Field(min_length=2, max_length=2)]
 _SELECTION: Any = record({"size": int, "unit": NotRequired[int], "records": list[_SPAN]})
-_WORDS = {"command": NotRequired[list[str]], "directory": NotRequired[str], "environment": NotRequired[Json]}
-_CALL: Any = record({"started": str, **_WORDS})
+_INVOCATION: Any = record(
+    {
+        "started": str,
+        "command": NotRequired[list[str]],
+        "directory": NotRequired[str],
+        "environment": NotRequired[Json],
+    }
+)
 EVERY: Row = {
     "status": NotRequired[str],
     "identity": Row,
-    "invocations": NotRequired[list[_CALL]],
+    "invocations": NotRequired[list[_INVOCATION]],
     "selected": NotRequired[dict[str, _SELECTION]],
 }
 _MODEL = record({"fingerprint": str})
+# Note of a worker: stage -> its cost (peak_memory: "host", "device" -> bytes), and model -> its usage.
 _COST: Any = record({"blocks": int, "rows": int, "seconds": float, "peak_memory": dict[str, int]})
 _NOTE = record({"stages": dict[str, _COST], "usage": Row})
 
@@ -157,9 +166,9 @@ _NOTE = record({"stages": dict[str, _COST], "usage": Row})
 class Folder:
     """Paths, manifest and rows of one run; holds no open file.
 
-    content_name   Its content, in messages: "edits", "answers".
+    content_name   The word for its content in messages: "edits", "answers".
     row_types      Output, or the first part of its name -> the dataclass of its rows (default: dictionaries).
-    benchmark      The benchmark of these runs, as its manifests name it; "": any.
+    benchmark      The benchmark of these runs, as manifests name it; "": any.
     manifest_type  The type of its manifest.
     """
 
@@ -172,9 +181,9 @@ class Folder:
     # --- manifest --------------------------------------------------------------------------
 
     def entries(self) -> Row:
-        """The entries of the manifest file; {} without one."""
+        """The entries of the manifest file; {} without one. Raises UserError for another `FORMAT`."""
         path = self.path / MANIFEST
-        entries: Row = atomic.read_json(path, _KIND) if path.exists() else {}
+        entries: Row = atomic.read_json(path, _HEAD) if path.exists() else {}
         if entries.get("format", FORMAT) != FORMAT:
             raise UserError(
                 f"'{self.path}' was written by another version of nein (format {entries['format']}, not "
@@ -188,26 +197,27 @@ class Folder:
         return self.entries().get("status") == COMPLETE
 
     def manifest(self) -> Json:
-        """The manifest ({} without one) with `models` (kind -> fingerprint and description), `usage` (by
-        model and worker) and `spent` (by model, of all runs of its OUT).
+        """The manifest, with `models` (kind -> fingerprint and description), `usage` (by model and worker)
+        and `spent` (by model, over all runs of its OUT); {} without a manifest.
 
         Raises UserError for a run of another benchmark or of another version of this package.
         """
         if not (entries := self.entries()):
             return {}
-        kind = entries.get("benchmark", self.benchmark)
-        if self.benchmark not in ("", kind):
-            family = "nein" if kind == "nein" else f"nein {kind}"
+        benchmark = entries.get("benchmark", self.benchmark)
+        if self.benchmark not in ("", benchmark):
+            family = "nein" if benchmark == "nein" else f"nein {benchmark}"
             raise UserError(
-                f"'{self.path}' is a run of {kind}; this command takes runs of {self.benchmark}. "
+                f"'{self.path}' is a run of {benchmark}; this command takes runs of {self.benchmark}. "
                 f"See {family} --help for its commands.",
                 "other-benchmark",
             )
         entries = atomic.read_json(self.path / MANIFEST, self.manifest_type)
-        notes = self.notes().items()
-        usage = {f"{kind}-{name}": used for name, note in notes for kind, used in note["usage"].items()}
-        more = {"models": self.models(), "usage": usage, "spent": read_spending(self.path)}
-        return {"invocations": [], **entries, **more}
+        usage: Row = {}
+        for worker, note in self.read_notes().items():
+            usage |= {f"{kind}-{worker}": counts for kind, counts in note["usage"].items()}
+        facts = {"models": self.models(), "usage": usage, "spent": read_spending(self.path)}
+        return {"invocations": [], **entries, **facts}
 
     def open(
         self, identity: Mapping[str, Any], facts: Mapping[str, Any], *, overwrite: bool, anew: bool = False
@@ -218,7 +228,7 @@ class Folder:
                appended to those of earlier commands.
 
         Raises UserError naming the first key that differs. `overwrite` removes a run that differs, `anew` any
-        run; the answers of its models stay, since each says what it answers.
+        run; answers of models stay, since their address says what they answer.
         """
         atomic.remove_drafts(self.path)
         before = self.entries()
@@ -235,18 +245,20 @@ class Folder:
                     shutil.rmtree(path)
                 elif not path.name.startswith(ANSWERS):  # with SQLite's journal
                     path.unlink()
-        entries, calls = dict(facts), [] if difference else before.get("invocations", [])
-        calls += [entries.pop("invocation")] if "invocation" in entries else []
-        kind = {"benchmark": self.benchmark} if self.benchmark else {}
-        head = {"format": FORMAT, "status": INCOMPLETE, **kind, "identity": dict(identity)}
-        atomic.write_json(self.path / MANIFEST, {**head, **entries, "invocations": calls})
+        entries, invocations = dict(facts), [] if difference else before.get("invocations", [])
+        if "invocation" in entries:
+            invocations.append(entries.pop("invocation"))
+        benchmark = {"benchmark": self.benchmark} if self.benchmark else {}
+        head = {"format": FORMAT, "status": INCOMPLETE, **benchmark, "identity": dict(identity)}
+        atomic.write_json(self.path / MANIFEST, {**head, **entries, "invocations": invocations})
 
     def update(self, **entries: Any) -> None:
         """Replaces entries of the manifest, atomically. For the main process."""
         atomic.write_json(self.path / MANIFEST, {**self.entries(), **entries})
 
     def open_output(self, output: str, identity: Mapping[str, Any], *, overwrite: bool) -> None:
-        """Adds an output (a metric, say) to the run; refuses one with rows of another identity."""
+        """Adds an output (a metric, say) to the run. Raises UserError where its rows have another identity;
+        `overwrite` removes them."""
         path = self.path / output / "identity.json"
         difference = first_difference(atomic.read_json(path, dict), identity) if path.exists() else None
         if difference and not overwrite:
@@ -285,15 +297,15 @@ class Folder:
                 "changed-model",
             )
 
-    def note(self, content: Mapping[str, Any]) -> None:
+    def write_note(self, content: Mapping[str, Any]) -> None:
         """Writes the note of a worker: `stages` (name -> blocks, rows, seconds, peak_memory), `usage`."""
         name = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns():x}"
         atomic.write_json(self.path / "notes" / f"{name}.json", content)
 
-    def costs(self) -> dict[str, Row]:
+    def sum_costs(self) -> dict[str, Row]:
         """Stage -> blocks, rows and seconds of all workers, and their largest peak_memory."""
         sums: dict[str, Row] = {}
-        for stage, cost in (pair for note in self.notes().values() for pair in note["stages"].items()):
+        for stage, cost in (pair for note in self.read_notes().values() for pair in note["stages"].items()):
             total = sums.setdefault(stage, {"blocks": 0, "rows": 0, "seconds": 0.0, "peak_memory": {}})
             for key in ("blocks", "rows", "seconds"):
                 total[key] += cost[key]
@@ -301,18 +313,19 @@ class Folder:
                 total["peak_memory"][memory] = max(peak, total["peak_memory"].get(memory, 0))
         return sums
 
-    def notes(self) -> dict[str, Row]:
+    def read_notes(self) -> dict[str, Row]:
+        """Name of a worker -> its note."""
         paths = sorted((self.path / "notes").glob("[!.]*.json"))
         return {path.stem: atomic.read_json(path, _NOTE) for path in paths}
 
     # --- blocks ----------------------------------------------------------------------------
 
-    def inside(self, path: Path) -> Path:
-        """`path`, named by a file of this folder. Raises UserError where it leads out of the folder, or over
-        ".." or a link: a folder may come from a stranger."""
+    def check_inside(self, path: Path) -> Path:
+        """`path`, which a file of this folder names. Raises UserError if it leads out of the folder, or
+        through ".." or a link: the folder may come from a stranger."""
         parts = path.parts[len(self.path.parts) :]
         safe = path.is_relative_to(self.path) and ".." not in parts and "\0" not in str(path)
-        # Only the parts below are looked at: on a network disk each is an operation.
+        # Only the parts below the folder: on a network disk each check is an operation.
         below = (self.path.joinpath(*parts[:count]) for count in range(1, len(parts) + 1))
         if not safe or any(map(os.path.islink, below)):
             raise UserError(f"'{path}' leads out of '{self.path}'; paths of a run must stay in its folder.")
@@ -336,9 +349,10 @@ class Folder:
         head = atomic.parse(first, Row, f"'{path}', line 1")
         if not head.items() >= {"output": output, "block": number}.items():
             raise UserError(
-                f"'{path}' is not the file that was written there; remove it and rerun the command."
+                f"'{path}' is not block {number} of {output}; remove the file and rerun the command."
             )
-        return [atomic.parse(line, row_type, f"'{path}', line {n}") for n, line in enumerate(lines, start=2)]
+        numbered = enumerate(lines, start=2)
+        return [atomic.parse(line, row_type, f"'{path}', line {index}") for index, line in numbered]
 
     def head(self, output: str, number: int) -> Row:
         """The first line of a block, which describes it; {} where it cannot be read."""
@@ -364,12 +378,12 @@ class Folder:
             yield from self.read(output, number)
 
 
-def id_of(row: Any) -> Any:
+def get_row_id(row: Any) -> Any:
     """The "id" of a row, "" where it has none."""
     return row.get("id", "") if isinstance(row, dict) else row.id
 
 
-def runs_below(out: Path) -> list[Path]:
+def find_runs(out: Path) -> list[Path]:
     """Every run folder at or below `out`, at most three folders deep, ordered by path."""
     if (out / MANIFEST).is_file():
         return [out]
@@ -377,9 +391,9 @@ def runs_below(out: Path) -> list[Path]:
     return sorted(path.parent for depth in depths for path in out.glob(f"{depth}/{MANIFEST}"))
 
 
-def runs_at(paths: Sequence[Path]) -> list[Path]:
+def collect_runs(paths: Sequence[Path]) -> list[Path]:
     """The runs at or below the paths, each once. Raises UserError without any."""
-    runs = {run.resolve(): run for path in paths for run in runs_below(path)}
+    runs = {run.resolve(): run for path in paths for run in find_runs(path)}
     if not runs:
         raise UserError(f"There is no run in '{paths[0]}'; give the --out of a command, or a run in it.")
     return list(runs.values())
@@ -392,7 +406,7 @@ def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | No
         if key == CONTENTS:  # a model that was not downloaded yet had no digest
             before, after = before or {}, after or {}
             roles = before.keys() & after.keys()
-            before, after = ({role: marks[role] for role in roles} for marks in (before, after))
+            before, after = ({role: digests[role] for role in roles} for digests in (before, after))
         if before != after:
             if isinstance(before, Mapping) and isinstance(after, Mapping):
                 return f"{key}: {first_difference(before, after)}"
@@ -412,12 +426,12 @@ def read_spending(folder: Path, above: int = 3) -> dict[str, Json]:
     return {}
 
 
-def describe_spending(totals_of: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def describe_spending(spending: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """A line per model: "gpt-5-mini: $0.56 for 1,234 requests (2,000,000 tokens in, 9,000 out)"."""
     lines = []
-    for name, totals in totals_of.items():
+    for name, totals in spending.items():
         dollars = "price unknown" if totals["dollars"] is None else f"${Decimal(totals['dollars']):.2f}"
         count = f"{totals['requests']:,} request{'s' * (totals['requests'] != 1)}"
-        detail = f"{totals.get('input_tokens', 0):,} tokens in, {totals.get('output_tokens', 0):,} out"
-        lines.append(f"{name}: {dollars} for {count} ({detail})")
+        tokens = f"{totals.get('input_tokens', 0):,} tokens in, {totals.get('output_tokens', 0):,} out"
+        lines.append(f"{name}: {dollars} for {count} ({tokens})")
     return lines

@@ -184,7 +184,7 @@ class Executor:
                 if self._tracebacks.by_sentence:
                     note["tracebacks"] = self._tracebacks.by_sentence
                 with contextlib.suppress(UserError, OSError):  # the cause is told, no full disk
-                    folder.note(note)
+                    folder.write_note(note)
             self._model = self._thing = None
             self._notes.clear()
             self._described.clear()

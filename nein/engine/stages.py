@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from nein.engine import atomic
-from nein.engine.folder import Blocks, Folder, Row, id_of
+from nein.engine.folder import Blocks, Folder, Row, get_row_id
 from nein.loading.digests import content_digest, json_digest
 
 Rows = Sequence[Any]  # dataclasses, or mappings
@@ -202,7 +202,7 @@ def open_tasks(
             enough = bool(head) and len(records) >= len(stage.records(number))
             if enough and head == stage.head(output, number, records, digest(records)):
                 rows, ids = folder.read(output, number), stage.ids(records)
-                same_ids = ids is None or [*map(id_of, rows)] == [*ids]
+                same_ids = ids is None or [*map(get_row_id, rows)] == [*ids]
                 if same_ids and stage.is_valid(output, number, rows):
                     continue
             missing.append(output)

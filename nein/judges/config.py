@@ -26,9 +26,9 @@ def read_config(path: Path, judges: Mapping[str, str] | None = None) -> tuple[Ru
     """Reads the first run at or below `path` and its configuration. judges: kind -> reference of a judge that
     takes the place of the run's own."""
     from nein.benchmarks.nein.runs import RunDir
-    from nein.engine.folder import runs_below
+    from nein.engine.folder import find_runs
 
-    folders = runs_below(path)
+    folders = find_runs(path)
     if not folders:
         raise UserError(f"'{path}' is not a run (no manifest.json); pass the folder that was its --out.")
     run = RunDir(folders[0])

@@ -137,7 +137,7 @@ class Spending:
             with self._change:
                 if usage:
                     seconds = time.monotonic() - began
-                    self._cache.pay(model, price(model, usage, address), seconds=seconds, **usage)
+                    self._cache.add_cost(model, price(model, usage, address), seconds=seconds, **usage)
                 self._in_flight[model] -= 1
                 self._change.notify_all()
 

@@ -14,7 +14,7 @@ from nein import cli, editors
 from nein.benchmarks.nein.runs import RunDir
 from nein.editors import EditorError, get_editor
 from nein.editors.served import megapixel, nearest_of_three, round_size
-from nein.engine.folder import runs_below
+from nein.engine.folder import find_runs
 from nein.loading import service
 from tests.helpers import killing
 from tests.loopback import HANG_UP
@@ -218,7 +218,7 @@ def test_a_command_that_is_killed_pays_every_picture_once_and_asks_again_for_tho
     assert killing.run(cli.main, line, killing.File("*.png", 3, "after")) == killing.KILLED
     assert killing.run(cli.main, line) == 0
     asked = Counter((body["image"], body["prompt"]) for body in server.requests)
-    runs = runs_below(tmp_path / "out")
+    runs = find_runs(tmp_path / "out")
     rows = [row for run in runs for row in RunDir(run).rows("edit", range(6))]
     assert len(runs) == 2
     assert [row.image for row in rows].count(None) == [row.refused for row in rows].count(True) == 1

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from nein.engine.answers import AnswerCache, BlockStore, FeatureCache, scope_of
+from nein.engine.answers import AnswerCache, BlockStore, FeatureCache, hash_scope
 from nein.loading.errors import UserError
 
 
@@ -109,12 +109,12 @@ def test_features_come_back_bit_for_bit_in_their_space_and_block_and_damaged_one
     value = np.random.default_rng(0).normal(size=7).astype(np.float32)
 
     def keep():
-        cache = BlockStore(FeatureCache(tmp_path), scope_of(["a", "b"]))
+        cache = BlockStore(FeatureCache(tmp_path), hash_scope(["a", "b"]))
         cache.put("clip@1", "key", value)
         cache.flush()
 
     def found(space="clip@1", key="key", ids="ab"):
-        return BlockStore(FeatureCache(tmp_path), scope_of(ids)).get(space, key)
+        return BlockStore(FeatureCache(tmp_path), hash_scope(ids)).get(space, key)
 
     keep()
     assert found().dtype == np.float32

@@ -195,7 +195,7 @@ def test_a_row_that_is_none_is_named_with_its_line(tmp_path, line, said):
 def test_what_a_folder_is_read_by_has_a_shape(tmp_path, file, content, said):
     content = {"identity": {}, "status": "complete", **content} if file == "manifest.json" else content
     atomic.write_json(tmp_path / file, content)
-    read = Folder(tmp_path).costs if file.startswith("notes") else Folder(tmp_path).models
+    read = Folder(tmp_path).sum_costs if file.startswith("notes") else Folder(tmp_path).models
     with pytest.raises(UserError, match=f"(?s){file}.*{said}"):
         (Folder(tmp_path).manifest if file == "manifest.json" else read)()
 
@@ -204,7 +204,9 @@ def test_costs_are_summed_over_the_notes_of_workers(tmp_path):
     folder = Folder(tmp_path)
     for host in (3, 7):
         cost = {"blocks": 2, "rows": 5, "seconds": 0.5, "peak_memory": {"host": host}}
-        folder.note({"stages": {"edit": cost}, "usage": {"vqa": {"requests": host}}})
-    assert folder.costs() == {"edit": {"blocks": 4, "rows": 10, "seconds": 1.0, "peak_memory": {"host": 7}}}
+        folder.write_note({"stages": {"edit": cost}, "usage": {"vqa": {"requests": host}}})
+    assert folder.sum_costs() == {
+        "edit": {"blocks": 4, "rows": 10, "seconds": 1.0, "peak_memory": {"host": 7}}
+    }
     folder.open({}, {}, overwrite=False)
     assert sorted(used["requests"] for used in folder.manifest()["usage"].values()) == [3, 7]

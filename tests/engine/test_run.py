@@ -39,7 +39,7 @@ def test_every_block_is_a_file_of_rows_in_order_and_a_worker_writes_one_note(fol
     rows = list(folder.rows("squares", range(BLOCKS)))
     assert [(row["id"], row["value"]) for row in rows] == [(n, n * n) for n in range(COUNT)]
     assert folder.manifest()["models"] == {"model": {"fingerprint": "squarer-1", "class": "Squarer"}}
-    cost = folder.costs()["square"]
+    cost = folder.sum_costs()["square"]
     assert (cost["blocks"], cost["rows"]) == (BLOCKS, COUNT)
     assert cost["peak_memory"]["host"] > 2**20
     assert len(list((folder.path / "notes").iterdir())) == 1
@@ -161,7 +161,7 @@ def test_a_mistake_in_one_block_ends_the_work_is_told_and_keeps_the_others(folde
 
     def work(model, numbers, missing):
         if numbers[0] == 8:
-            monkeypatch.setattr(Folder, "note", full)
+            monkeypatch.setattr(Folder, "write_note", full)
             raise UserError("no more")
         return {"squares": [{"id": n, "value": n * n} for n in numbers]}
 

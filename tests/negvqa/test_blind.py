@@ -5,7 +5,7 @@ import pytest
 import nein
 from nein.benchmarks.baselines import LEVEL
 from nein.benchmarks.negvqa import sections
-from nein.engine.folder import runs_below
+from nein.engine.folder import find_runs
 from nein.metrics.choices import Reply
 from nein.reporting import figures as frames
 from tests.negvqa.tiny import answers, figure, scores, write_questions
@@ -36,7 +36,7 @@ class Model:
 def evaluated(tmp_path, model, **more):
     more |= {"data": write_questions(tmp_path / "data"), "out": tmp_path / "out", "batch_size": 4}
     nein.negvqa({"model": model}, device="cpu", **more)
-    return runs_below(tmp_path / "out")[0]
+    return find_runs(tmp_path / "out")[0]
 
 
 def share(folder, metric, variant, category="Average"):
@@ -118,7 +118,7 @@ def test_a_planted_shortcut_stands_beside_the_accuracy_of_a_file_with_enough_que
     model = Model(lambda seen, question, texts: 0)
     more = {"data": write_questions(tmp_path / "data", rows), "out": tmp_path / "out", "blind": 0}
     nein.negvqa({"model": model}, device="cpu", **more)
-    folder = runs_below(tmp_path / "out")[0]
+    folder = find_runs(tmp_path / "out")[0]
     if count < 100:
         assert "text reader" not in (folder / "scores.csv").read_text()
         return

@@ -13,7 +13,7 @@ from nein.benchmarks.negvqa.scores import read_answer as score_of
 from nein.benchmarks.negvqa.stages import Asking
 from nein.datasets import negvqa as data
 from nein.engine import images
-from nein.engine.folder import Folder, runs_below
+from nein.engine.folder import Folder, find_runs
 from nein.loading.errors import UserError
 from nein.metrics.choices import Reply
 from nein.metrics.judges.base import Answer
@@ -36,7 +36,7 @@ def ask(vlms, questions, out, *more):
 
 
 def folder_of(out):
-    [folder] = map(AnswersDir, runs_below(out))
+    [folder] = map(AnswersDir, find_runs(out))
     return folder
 
 

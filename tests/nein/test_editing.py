@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from nein.benchmarks.nein import stages
 from nein.benchmarks.nein.runs import RunDir
-from nein.engine.folder import runs_below
+from nein.engine.folder import find_runs
 from nein.engine.images import decode, write_png
 from tests.editors.ldm import original_format
 from tests.editors.tiny import build_action, build_pipeline, build_sam
@@ -67,14 +67,14 @@ def test_a_training_checkpoint_becomes_a_folder_that_can_be_evaluated(
     assert "nein convert last.ckpt FOLDER --ema" in done.stderr
     done = evaluate("--editor", f"ip2p={tmp_path}/out", *common, "--out", tmp_path / "runs")
     assert done.code == 0, done.stderr
-    [run] = map(RunDir, runs_below(tmp_path / "runs"))
+    [run] = map(RunDir, find_runs(tmp_path / "runs"))
     source = run.manifest()["models"]["editor"]["published"]["converted_from"]
     assert (source["ema"], source["file"]) == (True, "last.ckpt")
-    costs = run.costs()
+    costs = run.sum_costs()
     assert set(costs) == {"edit", "score"}
     assert 10e6 < costs["edit"]["peak_memory"]["host"] < 1e12
     done = evaluate("--editor", f"ip2p={tmp_path}/out", *common, "--out", tmp_path / "runs")
-    assert run.costs() == costs
+    assert run.sum_costs() == costs
 
 
 def test_a_checkpoint_of_two_number_types_becomes_a_folder_that_plain_diffusers_runs(tmp_path, convert, tiny):

@@ -3,7 +3,7 @@
 import sys
 
 from nein.benchmarks.nein.runs import RunDir
-from nein.engine.folder import runs_below
+from nein.engine.folder import find_runs
 from nein.metrics import METRICS
 from nein.reporting import figures as frames
 from tests.helpers.runs import scores_in
@@ -26,7 +26,7 @@ def test_every_metric_is_there(make_data, evaluate, tmp_path):
             assert entry["n"] == 4 or metric.startswith("retention"), metric
             low, high = METRICS[metric].range
             assert value is None or low <= value <= high
-    written = [RunDir(path) for path in runs_below(tmp_path / "whole")]
+    written = [RunDir(path) for path in find_runs(tmp_path / "whole")]
     manifests = [run.manifest() for run in written]
     for manifest in manifests:
         assert set(manifest["models"]) == {"editor", "clip", "dino", "lpips", "fid", "vqa", "ovd"}

@@ -88,7 +88,7 @@ def write_run(
     call = {"started": "2026-01-01T00:00:00+00:00", "environment": {"device": "cpu", "python": "3"}}
     run.update(invocations=[call])
     cost = {"blocks": 1, "rows": len(rows), "seconds": 4.0, "peak_memory": {"host": 2**30}}
-    run.note({"stages": {EDIT: cost}, "usage": {}})
+    run.write_note({"stages": {EDIT: cost}, "usage": {}})
     if features:
         runs.write_fid(run, _features(run, rows, features, failed))
         runs.finish(run)

@@ -7,7 +7,7 @@ from decimal import Decimal
 import pytest
 
 from nein.engine.answers import AnswerCache
-from nein.engine.folder import Folder, read_spending, runs_below
+from nein.engine.folder import Folder, find_runs, read_spending
 from nein.loading.service import BudgetError, price, tokens
 from nein.models import cached
 from nein.models.cached import Spending
@@ -116,7 +116,7 @@ def test_a_command_stops_before_its_budget_and_goes_on_with_a_larger_one(server,
     line = "gpt-4o-mini: $0.01 for 12 requests (12,000 tokens in, 6,000 out)"
     assert f"Note: {line}" in (tmp_path / "table.md").read_text()
     assert commands.outcome(capsys, "status", tmp_path).stdout.splitlines()[-1] == line
-    for path in runs_below(tmp_path):
+    for path in find_runs(tmp_path):
         assert Folder(path).manifest()["spent"]["gpt-4o-mini"]["dollars"] == str(12 * COST)
 
 

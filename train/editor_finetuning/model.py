@@ -229,7 +229,7 @@ def validate(
     if world.is_main:
         save_pipeline(pipeline, learned, out / MODEL)
     world.barrier()
-    settings = config.validation(editor=[f"{name}={out / MODEL}"], device=device, overwrite=True)
+    settings = config.build_validation(editor=[f"{name}={out / MODEL}"], device=device, overwrite=True)
     threads = torch.get_num_threads()  # restored below: the executor sets one
     with quiet():
         NEIN(settings, Executor(device, world, threads=1 if device == "cpu" else None))

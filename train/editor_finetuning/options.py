@@ -1,6 +1,7 @@
 """Options of an editor's fine-tuning. Imports no torch, so that `--help` is immediate.
 
 Precedence: command line > `--config FILE` > `--recipe NAME` (`configs/train/NAME.yaml`) > default.
+An `option` changes the trained weights, so a resumed run must keep it; a `setting` does not.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 RECIPES = ("nein-ip2p", "nein-magicbrush", "nano", "nano-varied", "lora")
 NANO_RECIPES = ("nano", "nano-varied")
-#: Without any of these a command line means the recipe "nano".
+#: A command line with none of these gets --recipe nano.
 BASE_OPTIONS = ("--recipe", "--config", "--base", "--data")
 
 
@@ -45,11 +46,7 @@ class TuneConfig(Learning):
     recipe: str | None = setting(
         None, f"{', '.join(RECIPES)}; nano where no --base, --data and --config is given", "Main"
     )
-    base: str = option(
-        "nano:ip2p",
-        "editor: nano:NAME, OWNER/NAME[@REVISION], or a folder",
-        "Main",
-    )
+    base: str = option("nano:ip2p", "editor: nano:NAME, OWNER/NAME[@REVISION], or a folder", "Main")
     trainable: Literal["all", "transformer", "cross_attention", "lora"] = option(
         "all", "UNet weights to train; cross_attention: text layers only", "Main"
     )
@@ -114,16 +111,17 @@ class TuneConfig(Learning):
             )
         if self.micro_batch is not None and self.batch_size % self.micro_batch:
             raise UserError(
-                f"--batch-size {self.batch_size} is not a multiple of --micro-batch {self.micro_batch}."
+                f"--batch-size {self.batch_size} is not a multiple of --micro-batch {self.micro_batch}; "
+                "pass a --micro-batch that divides it."
             )
-        for word in self.hold_out_templates:
-            if not re.fullmatch(r"[0-9]|1[0-2]", word):
-                raise UserError(f"--hold-out-templates has '{word}'; templates are numbered 0 to 12.")
+        for number in self.hold_out_templates:
+            if not re.fullmatch(r"[0-9]|1[0-2]", number):
+                raise UserError(f"--hold-out-templates has '{number}'; templates are numbered 0 to 12.")
         if self.validate_every:
-            self.validation()
+            self.build_validation()
 
-    def validation(self, **more: Any) -> EvalConfig:
-        """Options of the `nein eval` that validates. Raises UserError."""
+    def build_validation(self, **options: Any) -> EvalConfig:
+        """The options of `nein eval` for a validation; `options` are added. Raises UserError."""
         from nein.benchmarks.nein.config import EvalConfig
 
         return EvalConfig.create(
@@ -133,18 +131,18 @@ class TuneConfig(Learning):
             limit=self.validation_samples,
             metrics=self.validation_metrics,
             out=str(self.out_dir / "validation"),
-            **more,
+            **options,
         )
 
     def needs(self) -> list[Need]:
         from nein.models import needs, references
 
         base = Need.parse(references.resolve(self.base))
-        judges = self.validation(stages=["score"]).needs() if self.validate_every else []
+        judges = self.build_validation(stages=["score"]).needs() if self.validate_every else []
         return [*filter(None, [base]), *needs.data_needs(self.data), *judges]
 
     @classmethod
     def parse_line(cls, argv: Sequence[str]) -> tuple[Any, bool]:
-        if not any(word.partition("=")[0] in BASE_OPTIONS for word in argv):
+        if not any(argument.partition("=")[0] in BASE_OPTIONS for argument in argv):
             argv = ["--recipe", "nano", *argv]
         return super().parse_line(argv)

@@ -21,7 +21,7 @@ from nein.datasets.negbench.loading import DataSet
 from nein.datasets.negbench.records import Task
 from nein.datasets.negbench.registry import CSV_FILES
 from nein.engine.atomic import record
-from nein.engine.folder import EVERY, Folder, runs_below
+from nein.engine.folder import EVERY, Folder, find_runs
 from nein.loading.errors import UserError, near_match
 from nein.loading.references import (
     TEXTS,
@@ -262,7 +262,7 @@ class ResultsDir(Folder):
 
 def find(out: Path) -> list[ResultsDir]:
     """The runs below a folder, by model, then data set."""
-    return [ResultsDir(path) for path in runs_below(out)]
+    return [ResultsDir(path) for path in find_runs(out)]
 
 
 def select_tasks(config: Any) -> list[tuple[DataSet, list[Task]]]:

@@ -184,7 +184,7 @@ class Encoding(Stage):
 
 def _scope(rows: Sequence[Row]) -> str:
     """The key of a block: its contents in order; an image without a feature counts by its reason."""
-    return answers.scope_of(row["key"] or row["reason"].partition(":")[0] for row in rows)
+    return answers.hash_scope(row["key"] or row["reason"].partition(":")[0] for row in rows)
 
 
 def picture(media: Media, reference: str) -> Picture:

@@ -15,7 +15,7 @@ from nein.benchmarks.nein.config import GridConfig
 from nein.benchmarks.nein.runs import REMOVALS, RunDir
 from nein.datasets.nein import Dataset, Sample, reload
 from nein.engine import atomic, images
-from nein.engine.folder import runs_at
+from nein.engine.folder import collect_runs
 from nein.loading.errors import UserError, unknown
 from nein.metrics import METRICS
 from nein.reporting.contact_sheet import GREEN, GREY, RED, Badge, Cell, Row, draw
@@ -60,7 +60,7 @@ def draw_grid(options: GridConfig) -> str:
 
 def read_runs(paths: Sequence[Path], tracks: Sequence[str] = ()) -> list[RunDir]:
     """Every run below `paths`, complete or not, in the order of tables. Raises UserError without any."""
-    loaded = [run for run in map(RunDir, runs_at(paths)) if not tracks or run.track in tracks]
+    loaded = [run for run in map(RunDir, collect_runs(paths)) if not tracks or run.track in tracks]
     if not loaded:
         raise UserError(f"No run here has the track {', '.join(tracks)}; pass other --tracks.")
     for run in loaded:

@@ -30,7 +30,7 @@ from nein.datasets.harness import Question, read_answers
 from nein.datasets.nein import Dataset
 from nein.editors import Editor
 from nein.engine import atomic
-from nein.engine.folder import Blocks, runs_at
+from nein.engine.folder import Blocks, collect_runs
 from nein.engine.stages import Model, Shared, Stage
 from nein.loading.digests import json_digest
 from nein.loading.errors import UserError, shortlist
@@ -126,7 +126,7 @@ class NeIn(Benchmark):
         """One run per editor and track; none for a report alone."""
         edits, scores = "edit" in config.stages, "score" in config.stages
         if not (edits or scores):
-            runs_at([config.out_dir])
+            collect_runs([config.out_dir])
             return []
         named = (config.editor, config.preset, config.editor_options, config.edited, config.mend)
         choices = editor_choice.resolve_editors(*named, config.protocol == "paper")

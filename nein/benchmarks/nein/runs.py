@@ -23,7 +23,7 @@ from nein.benchmarks.runner import SCORES_CSV, select_rows
 from nein.datasets.harness import Question
 from nein.datasets.nein import TRACKS
 from nein.engine import atomic, images
-from nein.engine.folder import EVERY, SEGMENT, Blocks, Folder, Row, runs_at
+from nein.engine.folder import EVERY, SEGMENT, Blocks, Folder, Row, collect_runs
 from nein.loading.digests import json_digest
 from nein.loading.errors import UserError
 from nein.metrics import METRICS
@@ -152,7 +152,7 @@ class RunDir(Folder):
 
     def image_path(self, edit: EditRow) -> Path:
         """The image file of an edit. Raises UserError for a path outside of the folder."""
-        return self.inside(self.path / str(edit.image))
+        return self.check_inside(self.path / str(edit.image))
 
     def feature_path(self, metric: str, block: int) -> Path:
         return self.block_path(scores_of(metric), block).with_suffix(".safetensors")
@@ -339,7 +339,7 @@ def export_questions(run: RunDir) -> Iterator[Question]:
 
 def load(paths: Sequence[Path]) -> list[RunDir]:
     """The complete runs below the paths. Raises UserError: none, or of different data."""
-    return order_runs([run for run in map(RunDir, runs_at(paths)) if run.is_complete])
+    return order_runs([run for run in map(RunDir, collect_runs(paths)) if run.is_complete])
 
 
 def order_runs(loaded: Sequence[RunDir], same_data: bool = True) -> list[RunDir]:

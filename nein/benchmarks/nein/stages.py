@@ -34,7 +34,7 @@ from nein.benchmarks.nein.runs import (
 from nein.datasets.nein import Dataset, Sample
 from nein.editors import EditRequest, EditResult
 from nein.engine import atomic, images
-from nein.engine.answers import BlockStore, FeatureCache, scope_of
+from nein.engine.answers import BlockStore, FeatureCache, hash_scope
 from nein.engine.folder import Blocks, sample_seed
 from nein.engine.stages import Model, Stage, usage_of
 from nein.loading.digests import Json, pixel_digest
@@ -168,7 +168,7 @@ class Scorer:
         metrics = [METRICS[name] for name in names]
         if self._services is None:
             return score_all(metrics, batch)
-        scope, folder = scope_of(item.id for item in items), self._config.cache_dir / "features"
+        scope, folder = hash_scope(item.id for item in items), self._config.cache_dir / "features"
         stores = BlockStore(FeatureCache(folder), scope), BlockStore(self._services.cache, scope)
         scores = score_all(metrics, dataclasses.replace(batch, features=stores[0], records=stores[1]))
         for store in stores:
