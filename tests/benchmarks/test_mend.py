@@ -36,11 +36,7 @@ def edit(image, instruction):
     return image
 
 
-TITLES = {
-    "removal_vqa": "Removal (VQA)",
-    "removal_ovd": "Removal (OVD)",
-    "retention_vqa": "Retention (VQA)",
-}
+TITLES = {"removal_vqa": "Removal (VQA)", "removal_ovd": "Removal (OVD)", "retention_vqa": "Retention (VQA)"}
 CASES = [  # remedy, change of the gap by each judge, its p, Retention where told and denied; what is said
     ("good", (-0.5, -0.4), 0.01, 0.0, 0.1, "closes the gap"),
     ("better but harmful", (-0.9, -0.9), 0.01, -0.3, 0.0, "closes the gap; worse: Retention (VQA), told"),

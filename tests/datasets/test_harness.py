@@ -72,14 +72,9 @@ def write_log(path, task, replies):
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     else:
         samples = [
-            {
-                "epoch": epoch,
-                "target": right,
-                "metadata": {"key": key},
-                "output": {"completion": text * epoch},
-            }
+            {"epoch": k, "target": right, "metadata": {"key": key}, "output": {"completion": text * k}}
             for key, _, right, text in rows
-            for epoch in (1, 2)
+            for k in (1, 2)
         ]
         path.write_text(json.dumps({"version": 2, "samples": samples}))
 

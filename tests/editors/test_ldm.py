@@ -137,11 +137,7 @@ def five_channels(tensors):
     "spoil, ema, sentence",
     [
         (lambda t: t.pop(f"{UNET}middle_block.0.in_layers.2.bias"), None, r"Missing key.*mid_"),
-        (
-            lambda t: t.update({"first_stage_model.quant_conv.bias": torch.zeros(3)}),
-            None,
-            r"KL.*bias",
-        ),
+        (lambda t: t.update({"first_stage_model.quant_conv.bias": torch.zeros(3)}), None, r"KL.*bias"),
         (lambda t: t.pop("model_ema.diffusion_modelout2bias"), True, "lacks 1 averaged"),
         (five_channels, None, "has 5 input channels"),
         (lambda t: t.clear(), None, "not in the original latent-diffusion format"),

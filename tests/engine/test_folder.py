@@ -157,10 +157,7 @@ def test_rows_are_dataclasses_and_what_equals_its_default_is_not_written(tmp_pat
         ('{"id": null, "value": 1.5}', "line 2: 'id': Input should be a valid string, not None"),
         ('{"id": "a", "value": true}', "line 2: 'value': Input should be a valid number, not True"),
         ('{"id": "a", "value": "1"}', "line 2: 'value': Input should be a valid number, not '1'"),
-        (
-            '{"id": "a", "value": 1, "part": {"side": 1.5}}',
-            "line 2: 'part.side': Input should be a v",
-        ),
+        ('{"id": "a", "value": 1, "part": {"side": 1.5}}', "line 2: 'part.side': Input should be a v"),
         ('{"id": "a", "value": 1, "part": {"side": 3, "names": [1]}}', "'part.names.0': Input should be a v"),
         ('{"id": "a", "value": 1, "again": 1}', "line 2: 'again': Input should be a valid boolean, not 1"),
     ],
@@ -184,11 +181,7 @@ def test_a_row_that_is_none_is_named_with_its_line(tmp_path, line, said):
             {"invocations": [{"started": "now", "command": "eval"}]},
             "should be a valid array",
         ),
-        (
-            "manifest.json",
-            {"invocations": [{"started": "now", "environment": 3.5}]},
-            "should be a",
-        ),
+        ("manifest.json", {"invocations": [{"started": "now", "environment": 3.5}]}, "should be a"),
         ("manifest.json", {"identity": None}, "should be a"),
     ],
 )

@@ -311,10 +311,7 @@ def test_a_second_command_is_refused_while_the_first_lives_and_shares_go_togethe
     first.join()
     share = Executor("cpu", share=(0, 2))
     with share.lock([folder]), share.lock([folder]):
-        with (
-            pytest.raises(UserError, check=with_code("locked")),
-            Executor("cpu").lock([folder]),
-        ):
+        with pytest.raises(UserError, check=with_code("locked")), Executor("cpu").lock([folder]):
             pass
     with Executor("cpu").lock([folder]):
         pass
@@ -396,10 +393,3 @@ def test_weights_that_begin_anywhere_are_moved_and_keep_their_values():
     assert layer.weight.data_ptr() % ALIGNMENT == 0
     assert layer.weight.tolist() == [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
     assert layer.bias.data_ptr() == before  # what lies right stays
-
-
-def test_a_bar_that_is_not_shown_counts_nothing_and_fails_at_nothing():  # of every rank but the first
-    bar = run.Bar("edit", 4, visible=False)
-    bar.skip(2)
-    bar.update(1)
-    bar.close()

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import urllib.parse
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
@@ -41,7 +41,6 @@ def files_of(folder, *, leave_out="training.json"):
     }
 
 
-@dataclass
 class Hub(Listening):
     """What a test puts on it, and what was asked of it.
 
@@ -50,23 +49,26 @@ class Hub(Listening):
     status     Where not 200, what everything is answered with.
     """
 
-    models: dict[str, Repository] = field(default_factory=dict)
-    datasets: dict[str, Repository] = field(default_factory=dict)
-    pages: dict[str, bytes] = field(default_factory=dict)
-    status: int = 200
-    requests: list[tuple[str, str]] = field(default_factory=list)
-
-    def __post_init__(self):
+    def __init__(self):
+        self.models, self.datasets, self.pages = {}, {}, {}
+        self.status, self.requests = 200, []
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_GET(self):
-                outer._answer(self, with_content=True)
+                path = urllib.parse.unquote(urllib.parse.urlsplit(self.path).path)
+                outer.requests.append((self.command, path))
+                status, headers, content = outer.answer(path)
+                self.send_response(status)
+                for name, value in {**headers, "Content-Length": str(len(content))}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                if self.command == "GET":
+                    self.wfile.write(content)
 
-            def do_HEAD(self):
-                outer._answer(self, with_content=False)
+            do_HEAD = do_GET
 
             def log_message(self, *_):
                 pass
@@ -83,68 +85,41 @@ class Hub(Listening):
     def downloads(self):
         return [path for method, path in self.requests if method == "GET" and "/api/" not in path]
 
-    def _answer(self, handler, *, with_content):
-        path = urllib.parse.unquote(urllib.parse.urlsplit(handler.path).path)
-        self.requests.append((handler.command, path))
-        if self.status != 200:
-            self._send(handler, self.status, {}, b"", with_content)
-        elif path in self.pages:
-            self._file(handler, {}, self.pages[path], with_content)
-        elif path.startswith("/api/"):
-            status, headers, content = self._facts(path.removeprefix("/api/"))
-            self._send(handler, status, headers, json.dumps(content).encode(), with_content)
-        else:
-            self._resolve(handler, path, with_content)
-
-    def _facts(self, path):
-        kind, owner, name, *rest = path.split("/")
-        repository = (self.models if kind == "models" else self.datasets).get(f"{owner}/{name}")
-        if repository is None:
-            return 404, {"X-Error-Code": "RepoNotFound"}, {"error": "Repository not found"}
-        revision = "/".join(rest[1:]) or "main"
-        if not repository.has(revision):
-            return 404, {"X-Error-Code": "RevisionNotFound"}, {"error": "Revision not found"}
-        if rest[:1] == ["tree"]:
-            files = repository.files(revision).items()
-            listed = [{"type": "file", "path": p, "size": len(c), "oid": _etag(c)} for p, c in files]
-            return 200, {}, listed
-        siblings = [
-            {"rfilename": file, "size": len(content), "blobId": _etag(content)}
-            for file, content in repository.files(revision).items()
-        ]
-        facts = {"id": f"{owner}/{name}", "sha": repository.commit(revision), "siblings": siblings}
-        gated = "manual" if repository.gated else False
-        return 200, {}, {**facts, "gated": gated, "private": False, "tags": [], "downloads": 0}
-
-    def _resolve(self, handler, path, with_content):
+    def answer(self, path):
+        """(status, headers, content)."""
+        if self.status != 200 or path in self.pages:
+            return self.status, {}, self.pages.get(path, b"") if self.status == 200 else b""
         parts = path.strip("/").split("/")
-        table = self.datasets if parts[0] == "datasets" else self.models
-        owner, name, _, *rest = parts[parts[0] == "datasets" :]
-        repository = table.get(f"{owner}/{name}")
+        about = parts[0] == "api"  # not a file, but what there is
+        kind = parts[about] if parts[about] in ("models", "datasets") else "models"
+        owner, name, *rest = parts[about + (parts[about] == kind) :]
+        repository = getattr(self, kind).get(f"{owner}/{name}")
         if repository is None:
-            return self._send(handler, 404, {"X-Error-Code": "RepoNotFound"}, b"", with_content)
-        if repository.gated:
-            return self._send(handler, 403, {"X-Error-Code": "GatedRepo"}, b"", with_content)
-        revision, file = rest[0], "/".join(rest[1:])
+            return 404, {"X-Error-Code": "RepoNotFound"}, b""
+        if repository.gated and not about:
+            return 403, {"X-Error-Code": "GatedRepo"}, b""
+        revision = ("/".join(rest[1:]) or "main") if about else rest[1]
         if not repository.has(revision):
-            return self._send(handler, 404, {"X-Error-Code": "RevisionNotFound"}, b"", with_content)
-        headers = {"X-Repo-Commit": repository.commit(revision)}
-        content = repository.files(revision).get(file)
+            return 404, {"X-Error-Code": "RevisionNotFound"}, b""
+        files, commit = repository.files(revision), repository.commit(revision)
+        if about:
+            if rest[:1] == ["tree"]:
+                facts = [
+                    {"type": "file", "path": file, "size": len(content), "oid": _etag(content)}
+                    for file, content in files.items()
+                ]
+            else:
+                siblings = [
+                    {"rfilename": file, "size": len(content), "blobId": _etag(content)}
+                    for file, content in files.items()
+                ]
+                facts = {"id": f"{owner}/{name}", "sha": commit, "siblings": siblings, "private": False}
+                facts |= {"gated": "manual" if repository.gated else False, "tags": [], "downloads": 0}
+            return 200, {}, json.dumps(facts).encode()
+        content = files.get("/".join(rest[2:]))
         if content is None:
-            return self._send(handler, 404, {**headers, "X-Error-Code": "EntryNotFound"}, b"", with_content)
-        return self._file(handler, {**headers, "ETag": f'"{_etag(content)}"'}, content, with_content)
-
-    def _file(self, handler, headers, content, with_content):
-        self._send(handler, 200, headers, content, with_content)
-
-    def _send(self, handler, status, headers, content, with_content):
-        handler.send_response(status)
-        for name, value in headers.items():
-            handler.send_header(name, value)
-        handler.send_header("Content-Length", str(len(content)))
-        handler.end_headers()
-        if with_content:
-            handler.wfile.write(content)
+            return 404, {"X-Repo-Commit": commit, "X-Error-Code": "EntryNotFound"}, b""
+        return 200, {"X-Repo-Commit": commit, "ETag": f'"{_etag(content)}"'}, content
 
 
 def _etag(content):

@@ -10,15 +10,7 @@ from nein.generate.negvqa import Choice
 from nein.metrics.chat.endpoint import Endpoint
 from nein.models import llm
 from nein.models.cached import CachedChat
-from nein.models.llm import (
-    CUT_OFF,
-    NONSENSE,
-    WRONG_SCHEMA,
-    AnswerError,
-    instructions,
-    parse,
-    wire_schema,
-)
+from nein.models.llm import CUT_OFF, NONSENSE, WRONG_SCHEMA, AnswerError, instructions, parse, wire_schema
 from tests.loopback import HANG_UP, Reply, say
 
 

@@ -48,20 +48,20 @@ def text_shape(words):
 
 SQUARE = {"size": {"height": 32, "width": 32}}
 VIT = {**VISION, "image_size": 32, "patch_size": 8}
+PATCHES = {**VISION, "num_patches": 16, "patch_size": 8}
+EFFICIENT = {"image_size": 32, "hidden_dim": 32, "initializer_range": 0.3}
+EFFICIENT |= {"width_coefficient": 0.1, "depth_coefficient": 0.1}
 #: Class of transformers -> seed, class of the tokenizer, vision tower, image processor.
 KINDS = {
     # google/siglip2-base-patch16-224: type "siglip", and Gemma's tokenizer
     "Siglip": (6, "Gemma", VIT, SQUARE),
     # google/siglip2-base-patch16-naflex: type "siglip2", pictures keep their shape
-    "Siglip2": (7, "Siglip2", {**VISION, "num_patches": 16, "patch_size": 8},
-                {"patch_size": 8, "max_num_patches": 20}),
+    "Siglip2": (7, "Siglip2", PATCHES, {"patch_size": 8, "max_num_patches": 20}),
     # kakaobrain/align-base: an EfficientNet, `temperature` in place of `logit_scale`
-    "Align": (8, "Gemma", {"image_size": 32, "hidden_dim": 32, "width_coefficient": 0.1,
-                           "depth_coefficient": 0.1, "initializer_range": 0.3},
-              {**SQUARE, "do_center_crop": False}),
+    "Align": (8, "Gemma", EFFICIENT, {**SQUARE, "do_center_crop": False}),
     # google/tipsv2-b14: `temperature`, and an image processor of torchvision alone
     "Tipsv2": (9, "Gemma", VIT, SQUARE),
-}  # fmt: skip
+}
 
 
 def make_towers(folder, kind):

@@ -108,12 +108,9 @@ def test_bad_records_are_named(tmp_path, change, sentence):
     file = write_questions(tmp_path, rows)
     with pytest.raises(UserError, match=sentence):
         questions.load(str(file))
-
-
-def test_an_empty_file_is_answered_in_a_sentence(tmp_path):
-    (tmp_path / "empty.jsonl").write_text("\n")
+    file.write_text("\n")
     with pytest.raises(UserError, match="has no records"):
-        questions.load(str(tmp_path / "empty.jsonl"))
+        questions.load(str(file))
 
 
 def test_nano_questions_are_drawn_once_and_letters_are_balanced(tmp_path, monkeypatch):
