@@ -1,4 +1,4 @@
-"""Multiple-choice questions about images: models that answer them, their replies, the wordings of prompts.
+"""Multiple-choice questions about images: prompt wordings, and models that answer them with a `Reply`.
 
 `metrics.load_choices` loads a model; `metrics.letters` reads its replies. A model has `fingerprint`,
 `describe()`,
@@ -35,14 +35,25 @@ from nein.metrics.letters import LETTERS, SCORINGS
 ASKINGS: dict[str, tuple[str, ...]] = {"options": SCORINGS, "letters": ("generated",)}
 
 
+class Prompt(NamedTuple):
+    """Text before and after the image; joined if a template puts the image first."""
+
+    before: str
+    after: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.before}{self.after.lstrip()}" if self.before else self.after
+
+
 @dataclass(frozen=True)
 class ChoiceQuestion:
     """One question; its parts are for models that are asked about one option at a time."""
 
     prompt: Prompt  # the full wording
-    options: int = 2  # their number
+    options: int = 2  # number of options
     question: str = ""
-    texts: tuple[str, ...] = ()  # of the options
+    texts: tuple[str, ...] = ()  # texts of the options
 
 
 @dataclass(frozen=True)
@@ -84,7 +95,7 @@ def answer_each(
 ) -> list[list[Reply]]:
     """`model.answer`, but a failing question gets a reply with its error. Raises MetricError."""
 
-    def answer(cells: Sequence[tuple[int, ChoiceQuestion]]) -> list[Reply]:
+    def answer_cells(cells: Sequence[tuple[int, ChoiceQuestion]]) -> list[Reply]:
         rows: dict[int, list[ChoiceQuestion]] = {}  # image -> its questions
         for image, question in cells:
             rows.setdefault(image, []).append(question)
@@ -97,7 +108,7 @@ def answer_each(
         return Reply(error=_explain(error))
 
     cells = [(image, question) for image, row in enumerate(questions) for question in row]
-    replies = iter(isolate(answer, cells, make_reply))
+    replies = iter(isolate(answer_cells, cells, make_reply))
     return [[next(replies) for _ in row] for row in questions]
 
 
@@ -113,29 +124,29 @@ class ChatChoices(ChatModel):
     scorings = SCORINGS
 
     def describe(self) -> Json:
-        place = "where the prompt has it" if self.chat.keeps_order else "before the words"
+        position = "where the prompt has it" if self.chat.keeps_order else "before the words"
         local = {"batch_size": self.chat.batch_size, "parameters": self.chat.parameters}
-        return {**super().describe(), "picture": place, **({} if self.concurrent else local)}
+        return {**super().describe(), "picture": position, **({} if self.concurrent else local)}
 
     def answer(self, images: Images, questions: Questions, scorings: Sequence[str]) -> list[list[Reply]]:
         check_images(images, questions, "questions")
-        writes, top = "generated" in scorings, _LETTERS if "logprob" in scorings else None
-        sampling = Sampling(self.max_new_tokens if writes else 1, top=top)
-        replies: dict[tuple[int, int], Reply] = {}
+        writes, letters = "generated" in scorings, _LETTERS if "logprob" in scorings else None
+        sampling = Sampling(self.max_new_tokens if writes else 1, top=letters)
+        replies: dict[tuple[int, int], Reply] = {}  # (image, question) -> reply
         for cells in self._batches(images, questions):
             messages = []
             for i, k in cells:
                 prompt = questions[i][k].prompt
-                split = prompt.before and self.chat.keeps_order
-                parts = (prompt.before, images[i], prompt.after) if split else (images[i], prompt.text)
+                image_inside = prompt.before and self.chat.keeps_order
+                parts = (prompt.before, images[i], prompt.after) if image_inside else (images[i], prompt.text)
                 messages.append(Message(parts))
             for (i, k), reply in zip(cells, self.chat.complete(messages, sampling), strict=True):
                 # Thoughts that hit the token limit do not matter if only the first token is read.
                 if reply.error is not None and (writes or getattr(reply.error, "kind", "") != THINKING):
                     replies[i, k] = Reply(error=_explain(reply.error))
                     continue
-                by_letter, letters = reply.probabilities, LETTERS[: questions[i][k].options]
-                logprobs = None if by_letter is None else tuple(by_letter[letter] for letter in letters)
+                by_letter, count = reply.probabilities, questions[i][k].options
+                logprobs = None if by_letter is None else tuple(by_letter[c] for c in LETTERS[:count])
                 replies[i, k] = Reply(reply.text if writes else None, logprobs, version=reply.version)
         return [[replies[i, k] for k in range(len(row))] for i, row in enumerate(questions)]
 
@@ -145,9 +156,9 @@ class ChatChoices(ChatModel):
         if self.concurrent:
             yield list_cells(questions)
             return
-        for group in group_by(range(len(images)), lambda index: images[index].shape, self.chat.batch_size):
-            for turn in range(max((len(questions[i]) for i in group), default=0)):
-                yield [(i, turn) for i in group if turn < len(questions[i])]
+        for group in group_by(range(len(images)), lambda i: images[i].shape, self.chat.batch_size):
+            for k in range(max((len(questions[i]) for i in group), default=0)):
+                yield [(i, k) for i in group if k < len(questions[i])]
 
 
 def _explain(error: BaseException) -> str:
@@ -249,35 +260,23 @@ class FunctionChoices:
         return Reply(text=text.strip())
 
 
-def is_choices(thing: Any) -> bool:
-    """Whether an object is a multiple-choice model."""
-    return all(hasattr(thing, part) for part in ("answer", "scorings", "fingerprint", "describe"))
+def is_choice_model(candidate: Any) -> bool:
+    return all(hasattr(candidate, name) for name in ("answer", "scorings", "fingerprint", "describe"))
 
 
-def make_choices(thing: Any, name: str) -> Any:
-    """Multiple-choice model from a function; a model is returned. Raises MetricError."""
-    if is_choices(thing):
-        return thing
-    if not callable(thing) or isinstance(thing, type):
-        kind = type(thing).__name__
+def make_choice_model(candidate: Any, name: str) -> Any:
+    """Multiple-choice model from a function; a model is returned unchanged. Raises MetricError."""
+    if is_choice_model(candidate):
+        return candidate
+    if not callable(candidate) or isinstance(candidate, type):
+        kind = type(candidate).__name__
         raise MetricError(
             f"'{name}' is of type {kind}; expected a function (image, question, options) -> text."
         )
-    return FunctionChoices(thing, name=name, fingerprint=source_digest(thing)[:20])
+    return FunctionChoices(candidate, name=name, fingerprint=source_digest(candidate)[:20])
 
 
 # --- wording ---------------------------------------------------------------------------------------------
-
-
-class Prompt(NamedTuple):
-    """Text before and after the image; joined if a template puts the image first."""
-
-    before: str
-    after: str
-
-    @property
-    def text(self) -> str:
-        return f"{self.before}{self.after.lstrip()}" if self.before else self.after
 
 
 class PromptFormat(NamedTuple):
@@ -287,13 +286,13 @@ class PromptFormat(NamedTuple):
     max_new_tokens: int
 
 
-#: Texts of A, B, ...; None is not shown, and its letter is skipped.
+#: Texts of A, B, ...; an option that is None is left out, with its letter.
 Options = Sequence[str | None]
 
 
-def _list_options(form: str, options: Options) -> str:
+def _list_options(line: str, options: Options) -> str:
     pairs = zip(LETTERS, options, strict=False)
-    return "".join(form.format(letter, text) for letter, text in pairs if text is not None)
+    return "".join(line.format(letter, text) for letter, text in pairs if text is not None)
 
 
 def is_chinese(text: str) -> bool:
@@ -308,13 +307,13 @@ _SELECT = "Please select the correct answer from the options above."
 
 
 class Wording(NamedTuple):
-    """Parts of a prompt."""
+    """Parts of a prompt; {} are filled in."""
 
     before: str  # before the image
     after: str  # {} question, {} list of options
     option: str  # {} letter, {} text
     end: str = ""
-    chinese: str = ""  # the end of a question with Chinese characters
+    chinese: str = ""  # replaces `end` for a question with Chinese characters
 
 
 #: "paper": as NegVQA prints it (arXiv:2505.22946, the image after "Question:"). Others: VLMEvalKit,
@@ -352,8 +351,8 @@ def write_prompt(name: str, question: str, options: Options) -> Prompt:
         raise MetricError(f"A question needs 2 to {len(LETTERS)} options, not {len(options)}.")
     wording = PROMPTS[choose("prompt", name, PROMPTS)]
     after = wording.after.format(question, _list_options(wording.option, options))
-    chinese = wording.chinese and is_chinese(after)
-    return Prompt(wording.before, after + (wording.chinese if chinese else wording.end))
+    end = wording.chinese if wording.chinese and is_chinese(after) else wording.end
+    return Prompt(wording.before, after + end)
 
 
 def yes_or_no(question: str) -> Prompt:
@@ -362,7 +361,7 @@ def yes_or_no(question: str) -> Prompt:
 
 
 def find_prompt_format(reference: str) -> PromptFormat:
-    """VLMEvalKit's format for a hub id, a folder or openai:URL#MODEL, by its name alone."""
+    """VLMEvalKit's format for a hub id, a folder or openai:URL#MODEL, found by the model's name alone."""
     name = reference.rpartition("#")[2].rstrip("/").rpartition("/")[2].partition("@")[0]
     plain = name.lower().replace("_", "-")
     return next((style for pattern, style in PROMPT_FORMATS if re.search(pattern, plain)), DEFAULT_FORMAT)
@@ -372,8 +371,8 @@ def write_matching_prompt(question: str, options: Options, answer: str) -> str:
     """VLMEvalKit's prompt for a language model that reads an answer without a letter. Source:
     vlmeval/dataset/utils/multiple_choice.py and vlmeval/smp/vlm.py; commit 0f27427e."""
     option_list = f"There are several options: \n{_list_options(_LINE, options)}"
-    form = _MATCHING_IN_CHINESE if is_chinese(question) else _MATCHING
-    return form.format(question, option_list, answer)
+    template = _MATCHING_IN_CHINESE if is_chinese(question) else _MATCHING
+    return template.format(question, option_list, answer)
 
 
 _MATCHING = (

@@ -182,10 +182,10 @@ def load_choices(path_or_id: str, *, device: str = "cpu", dtype: str = "float32"
     options     transformers: `batch_size` (images), `max_new_tokens`; endpoints: `max_new_tokens` and those
                 of `metrics.chat.endpoint.Endpoint`.
     """
-    from nein.metrics.choices import ChatChoices, make_choices
+    from nein.metrics.choices import ChatChoices, make_choice_model
 
     if parse_reference(path_or_id).kind == "attribute":
-        return make_choices(load_attribute(path_or_id), path_or_id.rpartition(":")[2])
+        return make_choice_model(load_attribute(path_or_id), path_or_id.rpartition(":")[2])
     return ChatChoices.load(locate(path_or_id), device=device, dtype=dtype, **options)
 
 

@@ -29,7 +29,7 @@ from nein.engine.machine import Processes, sentence
 from nein.loading.digests import Json, json_digest
 from nein.loading.errors import UserError
 from nein.metrics import dual
-from nein.metrics.choices import is_choices, make_choices
+from nein.metrics.choices import is_choice_model, make_choice_model
 from nein.models import references
 from nein.reporting import figures as frames
 from nein.reporting import tables
@@ -117,12 +117,12 @@ def negvqa(
     Other arguments and exceptions: as for `evaluate`.
     """
     models, objects = _name_models(model)
-    if len(objects) == len(models) and not any(map(is_choices, objects.values())):
+    if len(objects) == len(models) and not any(map(is_choice_model, objects.values())):
         options.setdefault("scoring", ["generated"])  # a function gives no probabilities
     config = NegvqaConfig.create(preset=preset, model=models, data=data, limit=limit, out=out, **options)
 
     def make(name: str, thing: Any, device: str) -> Any:
-        return make_choices(thing, name)
+        return make_choice_model(thing, name)
 
     from nein.benchmarks.negvqa.runs import NEGVQA
     from nein.benchmarks.negvqa.sections import GAP, accuracy_table

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter
 
-from nein.benchmarks.nein.config import Elsewhere, EvalConfig
+from nein.benchmarks.nein.config import EvalConfig, MovedData
 from nein.config.groups import Batches, Budget, DtypeOptions, Limit, OnDevice, Seed, Sending, Threads
 from nein.config.options import Device, Names, Paths, argument, option
 from nein.loading.errors import UserError, match_name
@@ -115,7 +115,7 @@ class RetrievedConfig(Batches, OnDevice, Budget):
 
 
 @dataclass(kw_only=True)
-class StudyConfig(Elsewhere, Seed):
+class StudyConfig(MovedData, Seed):
     """The edits that people label, or the files of their labels."""
 
     run: Path = argument("RUN", "result folder of nein eval")

@@ -1,4 +1,4 @@
-"""The options of the commands on NeIn. Imports nothing heavy: `--help` is immediate."""
+"""Options of the commands on NeIn: eval, grid, report and compare. No torch: `--help` is immediate."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ModelsConfig:
     ovd: str = option("nano:owlv2", "open-vocabulary detector")
     vqa_quantization: Literal["none", "bnb-fp4"] = option("none", "bnb-fp4: 4 bit", in_file=True)
     vqa_options: dict[str, Any] = option(
-        {}, "of vqa: --models.vqa_options.reasoning_effort none, .device_map auto"
+        {}, "options of vqa: --models.vqa_options.reasoning_effort none, .device_map auto"
     )
     ovd_pad: Literal["library", "gray"] = option("library", "gray: as in the paper", in_file=True)
     ovd_backend: Literal["torchvision", "pil"] = option("torchvision", "pil: as in the paper", in_file=True)
@@ -40,7 +40,7 @@ class ModelsConfig:
 
 @dataclass(kw_only=True)
 class EvalConfig(Evaluation, Seed, Sampler):
-    """Everything that decides an evaluation. Field names are the keys of a configuration file."""
+    """Options of `nein eval`; field names are the keys of a configuration file."""
 
     presets = "nein/eval-"
     default_out = "runs/PRESET"
@@ -92,23 +92,23 @@ class EvalConfig(Evaluation, Seed, Sampler):
 
     @property
     def tracks(self) -> list[str]:
-        """Minimal pairs have instructions of their own, and no control."""
+        """Instruction tracks of a run; minimal pairs have no controls."""
         return ["negative"] if MINIMAL_PAIRS in self.families else ["negative", *self.control]
 
     def needs(self) -> list[Need]:
         from nein.models import needs
 
-        edits = "edit" in self.stages and self.edited is None
-        metrics = list(metrics_of(self.metrics)) if "score" in self.stages else []
+        edits_here = "edit" in self.stages and self.edited is None
+        metrics = select_metrics(self.metrics) if "score" in self.stages else []
         return [
-            *(needs.editor_needs(self.editor, self.preset, self.editor_options) if edits else []),
-            *(needs.remedy_needs(self.mend, self.models.vqa) if edits else []),
+            *(needs.editor_needs(self.editor, self.preset, self.editor_options) if edits_here else []),
+            *(needs.remedy_needs(self.mend, self.models.vqa) if edits_here else []),
             *needs.metric_needs(metrics, self.models),
             *needs.data_needs(self.data),
         ]
 
     def check(self) -> None:
-        self.metrics = metrics_of(self.metrics)
+        self.metrics = select_metrics(self.metrics)
         if not self.editor:
             raise UserError("No editor was named; pass --editor NAME, a comma list, or all.")
         if not self.stages:
@@ -124,27 +124,28 @@ class EvalConfig(Evaluation, Seed, Sampler):
             )
 
 
-def metrics_of(names: Sequence[str]) -> list[str]:
-    """The metrics in the order of the table; "all": those that NeIn's layout serves. Raises UserError."""
+def select_metrics(names: Sequence[str]) -> list[str]:
+    """The named metrics in the order of `METRICS`; ["all"]: those that need no list of the objects in an
+    image, which NeIn lacks. Raises UserError for an unknown name."""
     from nein.metrics.table import METRICS
 
     if names == ["all"]:
         return [name for name, metric in METRICS.items() if not metric.by_truth]
-    names_chosen = {match_name("metric", name, METRICS) for name in names}
-    return [name for name in METRICS if name in names_chosen]
+    selected = {match_name("metric", name, METRICS) for name in names}
+    return [name for name in METRICS if name in selected]
 
 
 @dataclass(kw_only=True)
-class Elsewhere(Options):
-    """Data that have been moved."""
+class MovedData(Options):
+    """Options for data that were moved after the run."""
 
     data: str | None = option(None, "the data, if they are no longer where the runs found them", "Data")
     split: str = option("val", "annotation file of --data", "Data")
 
 
 @dataclass(kw_only=True)
-class GridConfig(Runs, Elsewhere, Seed):
-    """Which samples are drawn."""
+class GridConfig(Runs, MovedData, Seed):
+    """Options of `nein grid`."""
 
     samples: Names = option([], "draw these samples, in this order", "Main")
     select: Literal["random", "worst", "best"] = option(
@@ -155,7 +156,7 @@ class GridConfig(Runs, Elsewhere, Seed):
     tracks: Names = option(
         [], "only these instruction tracks", "Main", among=("negative", "remove", "add"), what="track"
     )
-    size: Annotated[int, Field(ge=16, le=2048)] = option(192, "long side of a picture in pixels", "Output")
+    size: Annotated[int, Field(ge=16, le=2048)] = option(192, "long side of an image in pixels", "Output")
     columns: Names = option(
         [], "columns in order: sample, target, EDITOR[/TRACK], each with =CAPTION", "Output"
     )
@@ -171,14 +172,14 @@ class GridConfig(Runs, Elsewhere, Seed):
         if out is not None and out.is_dir():
             raise UserError(f"'{out}' is a folder; --out takes a file, for example {out / 'grid.png'}.")
         if out is not None and out.suffix not in (".png", ".pdf", ".svg"):
-            raise UserError(f"'{out}' is not a picture that can be written; --out takes .png, .pdf or .svg.")
+            raise UserError(f"'{out}' has an unknown ending; --out takes .png, .pdf or .svg.")
         if self.metric is not None:
             self.metric = match_name("metric", self.metric, METRICS)
 
 
 @dataclass(kw_only=True)
-class ReportConfig(benchmarks.ReportConfig, benchmarks.Comparing, Elsewhere):
-    """What a report is made of."""
+class ReportConfig(benchmarks.ReportConfig, benchmarks.Comparing, MovedData):
+    """Options of `nein report`; some apply to runs of NegVQA alone."""
 
     protocols: bool = option(False, "show the effect of each quirk of the published protocol", "Main")
     calibration: Paths = option([], "calibration folders (default: RUN/calibration)", "Main")
@@ -197,7 +198,7 @@ class ReportConfig(benchmarks.ReportConfig, benchmarks.Comparing, Elsewhere):
 
 @dataclass(kw_only=True)
 class CompareConfig(benchmarks.CompareConfig):
-    """What is compared."""
+    """Options of `nein compare`."""
 
     track: Literal["negative", "remove", "add", "all"] = option("negative", "which instructions", "Main")
 
