@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nein.benchmarks import registry
-from nein.config.options import Options, argument, names, read
+from nein.config.options import Options, argument, read, split_names
 from nein.loading.references import TEXTS, Need, find_cached_folder
 
 HEAD = ("name", "what", "from", "license", "here")
@@ -229,7 +229,7 @@ def _list_presets(kinds: Iterable[str]) -> Iterator[Entry]:
             models = {kind: getattr(config, option, None) for kind, option in option_names.items()}
             models |= vars(config.models) if hasattr(config, "models") else {}
             for kind in kinds:
-                for reference in names(models.get(kind) or []):
+                for reference in split_names(models.get(kind) or []):
                     if reference not in MODELS:
                         users_of.setdefault((reference, kind), []).append(f"{command} {preset}")
     for (reference, kind), users in users_of.items():

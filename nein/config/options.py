@@ -1,7 +1,7 @@
 """From a dataclass to a command line: argparse reads the words, pydantic checks the values.
 
 Precedence: command line > `--config FILE` > preset (`configs/<presets><preset>.yaml`) > default. A field that
-is itself a dataclass becomes a group of dotted options, its docstring the words above them.
+is itself a dataclass becomes a group of dotted options below its docstring.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import inspect
 import json
 import re
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
@@ -30,7 +30,7 @@ PRESETS = ("nano", "paper")
 SHORT = {"out": "-o", "number": "-n"}  # option -> its short flag, in every command that has it
 
 
-def names(value: Any) -> list[str]:
+def split_names(value: Any) -> list[str]:
     """["a", "b"] from "a,b" or from a list, each once; "none" and "" are the empty list."""
     items = value if isinstance(value, list | tuple | set) else str(value).split(",")
     # A string without blanks stays the same object: it may carry a model.
@@ -46,8 +46,8 @@ def _device(value: str) -> str:
 
 
 #: A list of names, or of paths: `a,b` on the command line (repeatable), a YAML list in a file.
-Names = Annotated[list[str], pydantic.PlainValidator(names)]
-Paths = Annotated[list[Path], pydantic.PlainValidator(lambda value: [*map(Path, names(value))])]
+Names = Annotated[list[str], pydantic.PlainValidator(split_names)]
+Paths = Annotated[list[Path], pydantic.PlainValidator(lambda value: [*map(Path, split_names(value))])]
 UnitInterval = Annotated[float, pydantic.Field(ge=0, le=1)]
 #: A number of drawn scenes, pairs or questions, each of at least one file.
 DrawnCount = Annotated[int, pydantic.Field(gt=0, le=1_000_000)]
@@ -58,9 +58,9 @@ class Options:
     """The options of a command: a dataclass of fields by `option` and `argument`. A subclass that changes a
     default keeps the help.
 
-    presets  Prefix of its presets below `configs` ("negbench/eval-"), or None; then their option, names and
-             default.
-    epilog   The end of `--help`.
+    presets         Prefix of the preset files below `configs` ("negbench/eval-"); None: the command has none.
+    preset_option   The option that names a preset; its values `preset_names`, its default `default_preset`.
+    epilog          The end of `--help`.
     """
 
     __pydantic_config__: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(extra="forbid")
@@ -71,7 +71,7 @@ class Options:
     epilog: ClassVar[str] = ""
 
     def check(self) -> None:
-        """Checks the values alone, without models or data. Raises UserError."""
+        """Check the values alone, without models or data. Raises UserError."""
 
     def needs(self) -> list[Need]:
         """The models and data that the command downloads, for `nein fetch`. Raises UserError, EditorError or
@@ -79,17 +79,17 @@ class Options:
         return []
 
     @classmethod
-    def parse(cls: type[Given], argv: Sequence[str]) -> Given:
+    def parse(cls: type[Config], argv: Sequence[str]) -> Config:
         return read(cls, argv)[0]
 
     @classmethod
-    def create(cls: type[Given], **values: Any) -> Given:
+    def create(cls: type[Config], **values: Any) -> Config:
         """The checked options of a call in Python; the preset gives those that are missing or None."""
-        plain = _to_plain({name: value for name, value in values.items() if value is not None})
+        plain = _make_plain({name: value for name, value in values.items() if value is not None})
         return _build(cls, _merge_preset(cls, [plain]))
 
 
-Given = TypeVar("Given", bound=Options)
+Config = TypeVar("Config", bound=Options)
 
 
 def option(default: Any, text: str, group: str = "", **more: Any) -> Any:
@@ -111,13 +111,13 @@ def argument(metavar: str, text: str, default: Any = dataclasses.MISSING) -> Any
 
 
 def read(
-    cls: type[Given],
+    cls: type[Config],
     argv: Sequence[str],
     *,
     prog: str = "nein",
     description: str = "",
     to_fetch: bool = False,
-) -> tuple[Given, bool]:
+) -> tuple[Config, bool]:
     """The checked options of a command line, and whether `--dry-run` was given.
 
     prog      The command, for `--help` and errors.
@@ -140,9 +140,9 @@ def _flag(name: str) -> str:  # underscores of `models.vqa_options` stay
 
 
 def _parse_words(cls: type[Options], parser: argparse.ArgumentParser, argv: Sequence[str]) -> Json:
-    """The values of the command line by key; dotted options are nested."""
-    every = flat(cls)
-    mappings = [f"{_flag(key)}." for key, item in every.items() if typing.get_origin(item.hint) is dict]
+    """Values of the command line by key, not yet checked; dotted options are nested."""
+    options = flatten_fields(cls)
+    mappings = [f"{_flag(key)}." for key, item in options.items() if typing.get_origin(item.hint) is dict]
     words: list[str] = []
     remaining = iter(argv)
     for word in remaining:  # --columns.category subset: argparse gets --columns.KEY=category=subset
@@ -159,15 +159,15 @@ def _parse_words(cls: type[Options], parser: argparse.ArgumentParser, argv: Sequ
         flag = str(error.argument_name).partition("/")[0]
         raise UserError(f"{flag}: {error.message}; see {parser.prog} --help.") from None
     if unknown_words:
-        raise _unknown_word(parser, unknown_words[0].partition("=")[0])
+        raise _explain_unknown(parser, unknown_words[0].partition("=")[0])
     typed: Json = {}
     for name, value in vars(namespace).items():
-        hint = every[name].hint if name in every else None
+        hint = options[name].hint if name in options else None
         if typing.get_origin(hint) is dict:
-            pairs = [entry.partition("=") for entry in value]
+            pairs = [entry.partition("=") for entry in value]  # (key, "=", text)
             texts = typing.get_args(hint)[1] is str
-            value = {key: text if texts else _load(text, f"{name}.{key}") for key, _, text in pairs}
-        elif hint in (Names, Paths) and "metavar" not in every[name].metadata:
+            value = {key: text if texts else _parse_entry(text, f"{name}.{key}") for key, _, text in pairs}
+        elif hint in (Names, Paths) and "metavar" not in options[name].metadata:
             value = ",".join(value)
         elif value == "null" and type(None) in typing.get_args(hint):
             value = None
@@ -176,18 +176,18 @@ def _parse_words(cls: type[Options], parser: argparse.ArgumentParser, argv: Sequ
     return typed
 
 
-def _unknown_word(parser: argparse.ArgumentParser, word: str) -> UserError:
+def _explain_unknown(parser: argparse.ArgumentParser, word: str) -> UserError:
     flags = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
     near, guess = near_match(word.replace("_", "-"), flags), f"see {parser.prog} --help."
     if word.startswith("-"):
         return UserError(f"Unknown option {word}; {f'did you mean {near}?' if near else guess}")
-    main = next((flag for flag in ("--editor", "--model") if flag in flags), "")
-    meant = f"--{word}" if f"--{word}" in flags else f"{main} {word}" if main else ""
-    return UserError(f"'{word}' has no option before it; {f'did you mean {meant}?' if meant else guess}")
+    model_flag = next((flag for flag in ("--editor", "--model") if flag in flags), "")
+    near = f"--{word}" if f"--{word}" in flags else f"{model_flag} {word}" if model_flag else ""
+    return UserError(f"'{word}' has no option before it; {f'did you mean {near}?' if near else guess}")
 
 
 def _merge_preset(cls: type[Options], sources: Sequence[Mapping[str, Any]]) -> Json:
-    """The values of the preset that the last of the sources names, and of the sources over it."""
+    """Values of the preset that the last source names, overridden by the sources in order."""
     values: Json = {}
     if cls.presets is not None:
         named = [source[cls.preset_option] for source in sources if source.get(cls.preset_option) is not None]
@@ -207,24 +207,26 @@ def _merge_preset(cls: type[Options], sources: Sequence[Mapping[str, Any]]) -> J
     return values
 
 
-def _build(cls: type[Given], values: Mapping[str, Any], prog: str = "nein", to_fetch: bool = False) -> Given:
-    """The checked options of these values, by their keys. Raises UserError."""
+def _build(
+    cls: type[Config], values: Mapping[str, Any], prog: str = "nein", to_fetch: bool = False
+) -> Config:
+    """Checked options from their values by key. Raises UserError."""
     check_credentials(values)
     needed = [item for item in fields(cls) if item.default is dataclasses.MISSING]
     if missing := [item.metadata["metavar"] for item in needed if not values.get(item.name)]:
         choices = ", ".join(literals(needed[0].hint))
         hint = f": {choices}" if choices else f"; see {prog} --help"
         raise UserError(f"{prog} needs {' and '.join(missing)}{hint}.")
-    for key, item in flat(cls).items():  # pydantic would accept YAML's true as 1
+    for key, item in flatten_fields(cls).items():  # pydantic would accept YAML's true as 1
         value: Any = values
         for name in key.split("."):
             value = (value or {}).get(name)
         if isinstance(value, bool) and re.search(r"\b(int|float)\b", str(item.hint)):
             raise UserError(f"{_flag(key)} is '{str(value).lower()}'; it must be a number.")
     try:
-        config: Given = adapter(cls).validate_python(values)
+        config: Config = adapter(cls).validate_python(values)
     except pydantic.ValidationError as error:
-        raise _complaint(cls, error, prog) from None
+        raise _explain_invalid(cls, error, prog) from None
     for item in fields(cls):  # words of a list get the spelling of `among`
         if among := item.metadata.get("among"):
             words = [match_name(item.metadata["what"], name, among) for name in getattr(config, item.name)]
@@ -234,10 +236,10 @@ def _build(cls: type[Given], values: Mapping[str, Any], prog: str = "nein", to_f
     return config
 
 
-def _complaint(cls: type[Options], error: pydantic.ValidationError, prog: str) -> UserError:
+def _explain_invalid(cls: type[Options], error: pydantic.ValidationError, prog: str) -> UserError:
     first = error.errors(include_url=False)[0]
     key, value = ".".join(map(str, first["loc"])), first["input"]
-    cause, every = first.get("ctx", {}).get("error"), flat(cls)
+    cause, options = first.get("ctx", {}).get("error"), flatten_fields(cls)
     if isinstance(cause, UserError):
         return cause
     if first["type"] == "unexpected_keyword_argument":
@@ -246,9 +248,9 @@ def _complaint(cls: type[Options], error: pydantic.ValidationError, prog: str) -
         near = near_match(name, [item.name for item in fields(group)])
         guess = f"did you mean '{key.removesuffix(name)}{near}'?" if near else f"see {prog} --help."
         return UserError(f"Unknown key '{key}'; {guess}")
-    near = near_match(str(value), literals(every[key].hint)) if key in every else None
+    near = near_match(str(value), literals(options[key].hint)) if key in options else None
     message = str(cause or re.sub(r"(Input|String) should ", "", first["msg"]).partition(", unable")[0])
-    label = every[key].metadata.get("metavar", _flag(key)) if key in every else key
+    label = options[key].metadata.get("metavar", _flag(key)) if key in options else key
     message = message.removeprefix("be ")
     return UserError(
         f"{label} is '{value}'; it must be {message}{f' (did you mean {near!r}?)' if near else '.'}"
@@ -258,7 +260,7 @@ def _complaint(cls: type[Options], error: pydantic.ValidationError, prog: str) -
 def dump(config: Options) -> str:
     """Options as YAML that `--config` reads back."""
     values = {item.name: getattr(config, item.name) for item in fields(type(config))}
-    plain = json.loads(json.dumps(_to_plain(values)))  # subclasses of str become str
+    plain = json.loads(json.dumps(_make_plain(values)))  # subclasses of str become str
     return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
 
 
@@ -271,14 +273,15 @@ class Field(NamedTuple):
     default: Any
 
 
-def _fields(cls: type) -> tuple[Field, ...]:
-    """The options of a dataclass: those that it declares itself, then those of its groups."""
+@functools.cache
+def fields(cls: type) -> tuple[Field, ...]:
+    """Options of a dataclass: those that it declares itself, then those of its base classes."""
     hints = typing.get_type_hints(cls, include_extras=True)
-    every = {item.name: item for item in dataclasses.fields(cls)}
-    names = [name for base in cls.__mro__ for name in inspect.get_annotations(base) if name in every]
+    declared = {item.name: item for item in dataclasses.fields(cls)}
+    order = [name for base in cls.__mro__ for name in inspect.get_annotations(base) if name in declared]
     result = []
-    for name in dict.fromkeys(names):
-        item, factory = every[name], every[name].default_factory
+    for name in dict.fromkeys(order):
+        item, factory = declared[name], declared[name].default_factory
         declarations = (vars(base).get("__dataclass_fields__", {}).get(name) for base in cls.__mro__)
         metadata: Any = next((field.metadata for field in declarations if field and field.metadata), {})
         default = item.default if factory is dataclasses.MISSING else factory()
@@ -286,11 +289,8 @@ def _fields(cls: type) -> tuple[Field, ...]:
     return tuple(result)
 
 
-fields: Callable[[type], tuple[Field, ...]] = functools.cache(_fields)
-
-
-def flat(cls: type) -> dict[str, Field]:
-    """The options by key; those of a group have dotted keys."""
+def flatten_fields(cls: type) -> dict[str, Field]:
+    """Options by key; those of a group have dotted keys."""
     options: dict[str, Field] = {}
     for item in fields(cls):
         is_group = inspect.isclass(item.hint) and dataclasses.is_dataclass(item.hint)
@@ -302,10 +302,11 @@ def flat(cls: type) -> dict[str, Field]:
 def make_parser(
     cls: type[Options], prog: str, description: str, preset: Mapping[str, Any] | None = None
 ) -> argparse.ArgumentParser:
-    every, groups = flat(cls), {item.name: item.hint for item in fields(cls)}
-    positional = [item.metadata["metavar"] for item in every.values() if "metavar" in item.metadata]
+    """Parser of a command. preset: values that `--help` shows as defaults."""
+    options, groups = flatten_fields(cls), {item.name: item.hint for item in fields(cls)}
+    positional = [item.metadata["metavar"] for item in options.values() if "metavar" in item.metadata]
     source = "--config, then the preset" if cls.presets is not None else "--config"
-    in_file = ", ".join(name for name, item in every.items() if item.metadata.get("in_file"))
+    in_file = ", ".join(name for name, item in options.items() if item.metadata.get("in_file"))
     end = f"{cls.epilog} Precedence: command line, then {source}."
     parser = argparse.ArgumentParser(
         prog=prog,
@@ -319,25 +320,26 @@ def make_parser(
         exit_on_error=False,
     )
     parser.add_argument("-h", "--help", action="store_true", help="show this help message and exit")
-    if len(positional) < len(every):
+    if len(positional) < len(options):
         parser.add_argument("--config", metavar="FILE", action="append", help="YAML file of options")
         parser.add_argument(
             "--dry-run", action="store_true", help="print the configuration and what would be done"
         )
     else:
         parser.epilog = cls.epilog
-    headings: Json = {"": parser}
-    titled = {name: name.rpartition(".")[0] or item.metadata.get("group", "") for name, item in every.items()}
-    for name, title in sorted(titled.items(), key=lambda pair: pair[1] != "Main"):
-        item, (outer, _, inner) = every[name], name.rpartition(".")
+    headings: Json = {"": parser}  # title -> group of arguments
+    titles = {key: key.rpartition(".")[0] or item.metadata.get("group", "") for key, item in options.items()}
+    for name, title in sorted(titles.items(), key=lambda pair: pair[1] != "Main"):
+        item, (outer, _, inner) = options[name], name.rpartition(".")
         if item.metadata.get("in_file"):
             continue
         if title not in headings:
             about = " ".join((groups[outer].__doc__ or "").split()) if outer else None
             heading = "Language model" if title == "llm" else title.capitalize() if outer else title
             headings[title] = parser.add_argument_group(heading, about)
-        values = (preset or {}).get(outer, {}) if outer else preset or {}
-        default, hint = values.get(inner, item.default), item.hint
+        # --- default and help
+        defaults = (preset or {}).get(outer, {}) if outer else preset or {}
+        default, hint = defaults.get(inner, item.default), item.hint
         filled = re.sub(
             "<(presets|counted|default_out)>", lambda m: getattr(cls, m[1]), item.metadata["help"]
         )
@@ -347,36 +349,41 @@ def make_parser(
             headings[title].add_argument(name, metavar=item.metadata["metavar"], help=text, nargs=count)
             continue
         flag, choices = _flag(name), ",".join(literals(hint))
-        value = "N" if re.search(r"\b(int|float)\b", str(hint)) else "PATH" if "Path" in str(hint) else "NAME"
-        value = re.sub(r".*[._]", "", name).upper() if value == "NAME" and hint != Names else value
-        value = item.metadata.get("value", value)
-        more: Json = {"metavar": f"{{{choices}}}" if choices else value}
+        # --- metavar and action
+        if re.search(r"\b(int|float)\b", str(hint)):
+            metavar = "N"
+        elif "Path" in str(hint):
+            metavar = "PATH"
+        else:
+            metavar = "NAME" if hint == Names else re.sub(r".*[._]", "", name).upper()
+        metavar = item.metadata.get("value", metavar)
+        settings: Json = {"metavar": f"{{{choices}}}" if choices else metavar}
         if item.metadata.get("negatable") or hint == bool | None:
-            more = {"action": argparse.BooleanOptionalAction}
+            settings = {"action": argparse.BooleanOptionalAction}
         elif hint is bool:
-            more = {"action": "store_true"}
+            settings = {"action": "store_true"}
         elif hint in (Names, Paths):
-            more = {"metavar": f"{value},...", "action": "append"}
+            settings = {"metavar": f"{metavar},...", "action": "append"}
         elif typing.get_origin(hint) is dict:
-            more, flag, default = {"metavar": "VALUE", "action": "append"}, f"{flag}.KEY", None
+            settings, flag, default = {"metavar": "VALUE", "action": "append"}, f"{flag}.KEY", None
         if default not in (None, [], "") and default is not False and "(default: " not in text:
             displayed = ",".join(map(str, default)) if isinstance(default, list) else str(default)
             text += f" (default: {displayed.replace('%', '%%')})"
         short = [SHORT[name]] if name in SHORT else []
-        headings[title].add_argument(flag, *short, dest=name, help=text, **more)
+        headings[title].add_argument(flag, *short, dest=name, help=text, **settings)
     return parser
 
 
 def literals(hint: Any) -> list[str]:
-    """The allowed words of a value, if its type is a choice among words."""
+    """Allowed words of an option whose type is a choice among words, else []."""
     parts = [part for part in typing.get_args(hint) if part is not type(None)]
     if typing.get_origin(hint) is Literal:
         return [str(word) for word in typing.get_args(hint)]
     return literals(parts[0]) if len(parts) == 1 else []
 
 
-def _load(text: str, name: str) -> Any:
-    """An entry of a mapping as YAML, unless YAML reads it as text: "house #3" keeps its "#3"."""
+def _parse_entry(text: str, name: str) -> Any:
+    """Value of a mapping's entry, read as YAML; text stays as given: "house #3" keeps its "#3"."""
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
@@ -399,11 +406,11 @@ def _read_yaml(file: Path) -> Json:
     return content or {}
 
 
-def _to_plain(value: Any) -> Any:
+def _make_plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = dataclasses.asdict(value)
     if isinstance(value, dict):
-        return {key: _to_plain(inner) for key, inner in value.items()}
+        return {key: _make_plain(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_to_plain(inner) for inner in value]
+        return [_make_plain(inner) for inner in value]
     return str(value) if isinstance(value, Path) else value
