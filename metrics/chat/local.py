@@ -151,9 +151,8 @@ class LocalChat(Chat):
         by_word = {}
         for word in words.words:
             values = scores[self._word_tokens[words][word]]  # (tokens,)
-            by_word[word] = (
-                float(values.logsumexp(0) if words.logs else values.sum()) if len(values) else None
-            )
+            total = values.logsumexp(0) if words.logs else values.sum()
+            by_word[word] = float(total) if len(values) else None
         return by_word
 
 

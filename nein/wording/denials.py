@@ -60,9 +60,7 @@ class Denials:
     absent: tuple[str, ...]
     present: tuple[str, ...]
     doubled: bool = False  # whether an object was denied twice, and so is present
-    affirmed: str = (
-        ""  # the text without its denials: "A cat on a mat. There is no dog." -> "A cat on a mat."
-    )
+    affirmed: str = ""  # text without its denials: "A cat on a mat. There is no dog." -> "A cat on a mat."
 
 
 @dataclass
