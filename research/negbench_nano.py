@@ -41,7 +41,7 @@ from nein.engine.machine import exit_with
 from nein.engine.run import Executor
 from nein.nano.scenes import AXES
 from nein.reporting import figures as frames
-from nein.train.clip_finetuning.options import ContrastConfig, format_alpha
+from nein.train.clip_finetuning.options import ClipConfig, format_alpha
 from research import generalise
 from research.generalise import BEFORE, HEADLINE, Model, check_seeds, command_line, spread
 
@@ -126,12 +126,12 @@ def fine_tuned(given: StudyConfig) -> list[Model]:
     return models
 
 
-def recipe_of(given: StudyConfig, recipe: str, seed: str) -> ContrastConfig:
+def recipe_of(given: StudyConfig, recipe: str, seed: str) -> ClipConfig:
     """The configuration of a recipe (a preset) from a seed."""
     words = ["--preset", recipe, "--device", "cpu", "--base", given.base, "--seed", seed]
     words += ["--out", str(given.out_dir / recipe / f"seed-{seed}"), "--alpha", ",".join(given.alpha)]
     words += ["--steps", str(given.steps)] if given.steps else []
-    config, _ = ContrastConfig.parse_line([*words, *(["--overwrite"] if given.overwrite else [])])
+    config, _ = ClipConfig.parse_line([*words, *(["--overwrite"] if given.overwrite else [])])
     return config
 
 

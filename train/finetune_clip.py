@@ -21,17 +21,17 @@ if str(ROOT) not in sys.path:  # started as a file
 
 from nein.engine.machine import exit_with  # noqa: E402
 from nein.loading.errors import UserError  # noqa: E402
-from nein.train.clip_finetuning.options import ContrastConfig, format_alpha  # noqa: E402
+from nein.train.clip_finetuning.options import ClipConfig, format_alpha  # noqa: E402
 
 if TYPE_CHECKING:
     from nein.train.loop import Session
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return ContrastConfig.main(run, argv)
+    return ClipConfig.main(run, argv)
 
 
-def run(config: ContrastConfig) -> list[Path]:
+def run(config: ClipConfig) -> list[Path]:
     """Train at every value of alpha; returns the model folders in that order."""
     from nein.train.loop import Session
 
@@ -49,7 +49,7 @@ def run(config: ContrastConfig) -> list[Path]:
     return models
 
 
-def train(config: ContrastConfig, session: Session) -> Path:
+def train(config: ClipConfig, session: Session) -> Path:
     """One training run at one alpha; called by every process of a group. Returns the model folder."""
     import torch
     from accelerate.utils import send_to_device

@@ -39,7 +39,7 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 #: COMMAND, or the dataclass of its options.
 SCRIPTS = {
     "python train/finetune_ip2p.py": "nein.train.editor_finetuning.options:TuneConfig",
-    "python train/finetune_clip.py": "nein.train.clip_finetuning.options:ContrastConfig",
+    "python train/finetune_clip.py": "nein.train.clip_finetuning.options:ClipConfig",
 }
 
 #: Page of docstrings -> its title, and the modules that it shows.

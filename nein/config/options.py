@@ -13,7 +13,7 @@ import inspect
 import json
 import re
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
@@ -273,8 +273,7 @@ class Field(NamedTuple):
     default: Any
 
 
-@functools.cache
-def fields(cls: type) -> tuple[Field, ...]:
+def _collect_fields(cls: type) -> tuple[Field, ...]:
     """Options of a dataclass: those that it declares itself, then those of its base classes."""
     hints = typing.get_type_hints(cls, include_extras=True)
     declared = {item.name: item for item in dataclasses.fields(cls)}
@@ -287,6 +286,10 @@ def fields(cls: type) -> tuple[Field, ...]:
         default = item.default if factory is dataclasses.MISSING else factory()
         result.append(Field(name, hints[name], metadata, default))
     return tuple(result)
+
+
+#: Cached; the annotation hides from mypy that `cache` wants a Hashable, which no dataclass type is to it.
+fields: Callable[[type], tuple[Field, ...]] = functools.cache(_collect_fields)
 
 
 def flatten_fields(cls: type) -> dict[str, Field]:

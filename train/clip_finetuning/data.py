@@ -27,7 +27,7 @@ from nein.loading.digests import json_digest
 from nein.loading.errors import UserError
 from nein.nano.data import world_version
 from nein.nano.scenes import is_nano, world
-from nein.train.clip_finetuning.options import ContrastConfig
+from nein.train.clip_finetuning.options import ClipConfig
 from nein.train.features import FeatureFiles, Passes, positions_of, stamp_files
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class Corpus:
     facts: dict[str, Any]
 
 
-def load(config: ContrastConfig) -> Corpus:
+def load(config: ClipConfig) -> Corpus:
     """Read or draw both data files. Raises UserError for unusable ones."""
     from nein.datasets.negbench import drawn
 
@@ -113,7 +113,7 @@ def load(config: ContrastConfig) -> Corpus:
     return Corpus(parts[0], parts[1], facts)
 
 
-def read_captions(config: ContrastConfig) -> tuple[list[RetrievalItem], int]:
+def read_captions(config: ClipConfig) -> tuple[list[RetrievalItem], int]:
     """Images with their captions, up to `--limit`, and the number of rows skipped for having no caption
     (the released `*_neg_captions.csv` have some). Raises UserError with file and line."""
     path, items, rows_skipped = Path(config.captions), list[RetrievalItem](), 0
@@ -200,7 +200,7 @@ class Features:
 class Reader:
     """Reader of a process's part of a step. Thread-safe. features: stored ones, in place of images."""
 
-    def __init__(self, config: ContrastConfig, corpus: Corpus, features: Features | None = None) -> None:
+    def __init__(self, config: ClipConfig, corpus: Corpus, features: Features | None = None) -> None:
         self._config, self._corpus, self._features = config, corpus, features
         self.skipped = set[str]()
         # "fixed": an epoch is a fraction of a new order; "paper": it continues the last order.

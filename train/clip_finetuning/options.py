@@ -23,7 +23,7 @@ WORDINGS = ("code", *VARIED)
 
 
 @dataclass(kw_only=True)
-class ContrastConfig(Learning):
+class ClipConfig(Learning):
     """Options of `train/finetune_clip.py`; field names are the keys of a configuration file. A `setting` may
     differ when a run resumes, an `option` may not."""
 
@@ -122,7 +122,7 @@ class ContrastConfig(Learning):
 
         return needs.model_needs("dual", self.base)
 
-    def with_alpha(self, alpha: float, out: Path) -> ContrastConfig:
+    def with_alpha(self, alpha: float, out: Path) -> ClipConfig:
         """Copy for one value of alpha, with its own folder."""
         return dataclasses.replace(self, alpha=[format_alpha(alpha)], out=str(out))
 

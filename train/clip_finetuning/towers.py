@@ -29,7 +29,7 @@ from nein.models import references
 from nein.nano.scenes import is_nano
 from nein.train import loop
 from nein.train.clip_finetuning.data import Corpus
-from nein.train.clip_finetuning.options import ContrastConfig
+from nein.train.clip_finetuning.options import ClipConfig
 from nein.train.export import Facts, add_words, card
 
 #: Modules of the vision side, by their names in transformers and in open_clip.
@@ -189,7 +189,7 @@ NANO = (
 )
 
 
-def write_card(config: ContrastConfig, facts: Facts) -> str:
+def write_card(config: ClipConfig, facts: Facts) -> str:
     """Model card in Markdown."""
     data, alpha = facts["data"], config.alphas[0]
     paragraphs = [
@@ -204,7 +204,7 @@ def write_card(config: ContrastConfig, facts: Facts) -> str:
         "Evaluate: `nein negbench eval --model FOLDER`.",
     ]
     tags = ["tags: [nein, negbench, clip, negation]"]
-    return card(facts, tags, "A CLIP fine-tuned on negation", paragraphs, ContrastConfig().identity(), ALWAYS)
+    return card(facts, tags, "A CLIP fine-tuned on negation", paragraphs, ClipConfig().identity(), ALWAYS)
 
 
 def gather(features: torch.Tensor) -> torch.Tensor:
@@ -251,7 +251,7 @@ def choice_loss(
     return F.cross_entropy(scale * torch.einsum("bd,bcd->bc", image, options), correct)  # logits: (B, C)
 
 
-def count_steps(config: ContrastConfig, corpus: Corpus) -> int:
+def count_steps(config: ClipConfig, corpus: Corpus) -> int:
     """Steps of the run: `--steps`, or `epochs` passes over the shorter file.
 
                     protocol "paper"                            protocol "fixed"
@@ -270,7 +270,7 @@ def count_steps(config: ContrastConfig, corpus: Corpus) -> int:
     return max(1, round(float(config.epochs or 1) * _steps_per_epoch(config, corpus)))
 
 
-def count_decay_steps(config: ContrastConfig, corpus: Corpus) -> int:
+def count_decay_steps(config: ClipConfig, corpus: Corpus) -> int:
     """Steps over which the learning rate decays (see `count_steps`)."""
     steps = count_steps(config, corpus)
     if config.protocol == "fixed":
@@ -279,7 +279,7 @@ def count_decay_steps(config: ContrastConfig, corpus: Corpus) -> int:
     return max(steps, round(steps / max(1, _steps_per_epoch(config, corpus)) * batches))
 
 
-def make_schedule(config: ContrastConfig, optimizer: Any, corpus: Corpus) -> Any:
+def make_schedule(config: ClipConfig, optimizer: Any, corpus: Corpus) -> Any:
     """Learning rate schedule: "fixed" that of diffusers, "paper" open_clip's (see `count_steps`)."""
     warmup, steps = int(config.warmup), count_decay_steps(config, corpus)
     if config.protocol == "fixed":
@@ -296,7 +296,7 @@ def make_schedule(config: ContrastConfig, optimizer: Any, corpus: Corpus) -> Any
     return LambdaLR(optimizer, factor)
 
 
-def _steps_per_epoch(config: ContrastConfig, corpus: Corpus) -> int:
+def _steps_per_epoch(config: ClipConfig, corpus: Corpus) -> int:
     fraction, alpha = float(config.epoch_share), config.alphas[0]
     files = (
         (len(corpus.captions.records), config.batch_size),

@@ -7,7 +7,7 @@ import torch
 
 from nein.nano import zoo
 from nein.train import finetune_clip
-from nein.train.clip_finetuning.options import ContrastConfig
+from nein.train.clip_finetuning.options import ClipConfig
 from tests.metrics import tiny
 from tests.negbench.conftest import open_clip_checkpoint, open_clip_folder  # noqa: F401 - fixtures
 from tests.negbench.test_dual import make_towers
@@ -44,7 +44,7 @@ def line(clip_folder, tmp_path):
 
 
 def trained(line):
-    config, _ = ContrastConfig.parse_line(line)
+    config, _ = ClipConfig.parse_line(line)
     finetune_clip.run(config)
     return config.out_dir
 

@@ -16,12 +16,12 @@ from nein.engine.images import write_png
 from nein.engine.machine import Processes
 from nein.loading.errors import UserError
 from nein.train.clip_finetuning.data import Features, Reader, load, read_captions
-from nein.train.clip_finetuning.options import ContrastConfig
+from nein.train.clip_finetuning.options import ClipConfig
 from tests.train.runs import logged
 
 
 def captions_of(path, **options):
-    items, left_out = read_captions(ContrastConfig(captions=str(path), **options))
+    items, left_out = read_captions(ClipConfig(captions=str(path), **options))
     return [(item.image, item.captions) for item in items], left_out
 
 
@@ -125,7 +125,7 @@ def test_a_feature_is_that_of_its_picture_also_where_two_folders_have_the_same_n
     if several:
         shades(there, 7, 100)
     (here / "3.png").write_bytes(b"no picture")
-    config = ContrastConfig(captions=str(captions), questions=str(questions), unreadable="skip")
+    config = ClipConfig(captions=str(captions), questions=str(questions), unreadable="skip")
     config.alpha, config.batch_size, config.questions_per_step = ["0.5"], 7, 7
     corpus = load(config)
     kept = Features(corpus, Grey(), tmp_path / "kept")

@@ -14,7 +14,7 @@ from nein.loading.errors import UserError
 from nein.train.clip_finetuning import towers
 from nein.train.clip_finetuning.data import Reader
 from nein.train.clip_finetuning.data import load as load_corpus
-from nein.train.clip_finetuning.options import ContrastConfig
+from nein.train.clip_finetuning.options import ClipConfig
 from nein.train.clip_finetuning.towers import contrastive_loss, load
 from tests.helpers import plain
 from tests.metrics import tiny
@@ -92,7 +92,7 @@ def test_by_paper_a_batch_of_questions_has_the_loss_of_the_released_code(tune, l
     paper = logged(tune(protocol="paper", out=tmp_path / "paper", **options))
     fixed = logged(tune(protocol="fixed", out=tmp_path / "fixed", **options))
     # process_mcq_batch and MCQLoss of the released code, written out: nothing is normalised.
-    config, _ = ContrastConfig.parse_line(line(**options))
+    config, _ = ClipConfig.parse_line(line(**options))
     batch, tower = Reader(config, load_corpus(config)).read(0, 0, 1), load("nano:clip")
     with torch.no_grad():
         pictures = tower.model.get_image_features(**tower.pixels(batch.question_images))

@@ -7,7 +7,7 @@ from nein.datasets.negbench.records import Drawn, Option, Question, RetrievalIte
 from nein.loading.errors import UserError
 from nein.train.clip_finetuning import towers
 from nein.train.clip_finetuning.data import Corpus, Part, Reader
-from nein.train.clip_finetuning.options import ContrastConfig
+from nein.train.clip_finetuning.options import ClipConfig
 
 
 def corpus(captions, questions):
@@ -22,7 +22,7 @@ def settings(protocol, **options):
         "epoch_share": 0.35, "batch_size": 10, "questions_per_step": 10, "epochs": 1.0, "warmup": 20,
         "learning_rate": 1.0, "alpha": ["0.99"],
     }  # fmt: skip
-    return ContrastConfig(protocol=protocol, **{**given, **options})
+    return ClipConfig(protocol=protocol, **{**given, **options})
 
 
 def rates(config, data):
@@ -85,9 +85,9 @@ def test_the_share_is_of_batches_by_paper_and_of_rows_by_fixed():
 
 def test_the_papers_preset_takes_the_papers_schedule_and_a_linear_one_is_refused():
     given = ["--preset", "paper", "--captions", "a.csv", "--questions", "b.csv"]
-    assert ContrastConfig.parse_line(given)[0].protocol == "paper"
+    assert ClipConfig.parse_line(given)[0].protocol == "paper"
     with pytest.raises(UserError, match="constant or cosine"):
-        ContrastConfig.parse_line([*given, "--schedule", "linear"])
+        ClipConfig.parse_line([*given, "--schedule", "linear"])
     flat = rates(settings("paper", schedule="constant"), corpus(3000, 2000))
     assert flat[20:] == [1.0] * 50
     # By this an unfinished run of another version, which used cosines, is refused.
