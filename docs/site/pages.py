@@ -231,9 +231,11 @@ def _judges() -> Iterator[str]:
 
 
 def _questions() -> Iterator[str]:
-    for name, one in TEMPLATES.items():
-        parts = (f"`{part}`".replace("\n", "↵") for part in (one.wrapper, one.presence, CAPTION))
-        yield f"- `{name}`: {', '.join(parts)}\n"
+    for name, template in TEMPLATES.items():
+        wrapper = template.wrapper.replace("\n", "↵")
+        yield f"- `{name}`: `{wrapper}`\n"
+    for question in (*dict.fromkeys(template.presence for template in TEMPLATES.values()), CAPTION):
+        yield f"- question: `{question}`\n"
 
 
 def _worlds() -> Iterator[str]:
