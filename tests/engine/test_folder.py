@@ -1,5 +1,4 @@
 import re
-import shutil
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,7 +8,7 @@ from nein.engine import atomic
 from nein.engine.answers import AnswerCache
 from nein.engine.folder import ANSWERS, CONTENTS, Folder
 from nein.loading.errors import UserError
-from tests.helpers.commands import exit_code, with_code
+from tests.helpers.commands import with_code
 from tests.helpers.runs import write_block
 
 
@@ -93,30 +92,6 @@ def test_a_run_of_another_benchmark_is_named_with_what_to_do(tmp_path):
     assert Answers(tmp_path).manifest()["benchmark"] == Folder(tmp_path).manifest()["benchmark"] == "negvqa"
     with pytest.raises(UserError, check=with_code("other-benchmark")):
         Edits(tmp_path).manifest()
-
-
-def test_two_half_runs_copied_together_are_one_run_of_which_nothing_is_made_again(tmp_path):
-    line = "eval --editor identity --metrics l1 --control none --limit 16 --batch-size 4 --device cpu"
-    assert exit_code(*line.split(), "--out", tmp_path / "one") == 0
-    runs = [tmp_path / name / "identity" / "negative" for name in ("one", "two")]
-    whole = {name: (runs[0] / name).read_bytes() for name in ("figures.csv", "scores.csv")}
-    shutil.copytree(tmp_path / "one", tmp_path / "two")
-    halves = (("000000", "000001"), ("000002", "000003"))
-    for run, blocks in zip(runs, halves, strict=True):
-        folder = Folder(run)
-        folder.update(status="incomplete")
-        for block in blocks:
-            for row in folder.read("edit", int(block)):
-                (run / row["image"]).unlink()
-            for file in run.rglob(f"{block}.jsonl"):
-                file.unlink()
-        shutil.rmtree(run / "notes")
-        for name in whole:
-            (run / name).unlink()
-    shutil.copytree(tmp_path / "two", tmp_path / "one", dirs_exist_ok=True)
-    assert exit_code(*line.split(), "--out", tmp_path / "one") == 0
-    assert not (runs[0] / "notes").exists()
-    assert {name: (runs[0] / name).read_bytes() for name in whole} == whole
 
 
 @dataclass(frozen=True)

@@ -12,28 +12,23 @@ from nein.reporting import figures as frames
 from nein.reporting.scores import ScoreTable
 
 
-def write(run, edits, scores=(), *, config=None, data=None, status="complete", size=16):
-    """A run of these edits in blocks of `size`, and of these scores, each of which names its `metric`."""
-    count = len(edits)
-    facts = {"config": dict(config or {}), "data": dict(data or {"records_sha256": "x"})}
-    facts |= {"editor": run.editor, "name": run.label}
-    facts["selected"] = {EDIT: {"size": size, "records": [[0, count]]}}
+def write(run, edits, scores, *, config, data, size):
+    """A complete run of these edits in blocks of `size`, and of scores, each of which names its `metric`."""
+    facts = {"config": config, "data": data, "editor": run.editor, "name": run.label}
+    facts["selected"] = {EDIT: {"size": size, "records": [[0, len(edits)]]}}
     run.open({"seed": 0}, facts, overwrite=False)
-    run.update(status=status)
-    columns = {EDIT: list(edits)}
+    run.update(status="complete")
+    columns = {EDIT: edits}
     for row in scores:
-        columns.setdefault(scores_of(row["metric"]), []).append(
-            {key: value for key, value in row.items() if key != "metric"}
-        )
+        kept = {key: value for key, value in row.items() if key != "metric"}
+        columns.setdefault(scores_of(row["metric"]), []).append(kept)
     for output, rows in columns.items():
         if output != EDIT:
             run.open_output(output, {}, overwrite=False)
-        for start in range(0, count, size):
+        for start in range(0, len(edits), size):
             write_block(run, output, start // size, rows[start : start + size])
     run.__dict__.pop("about", None)
-    if status == "complete":
-        finish(run)
-    return run
+    finish(run)
 
 
 def write_block(folder, output, number, rows):
