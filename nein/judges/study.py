@@ -69,9 +69,9 @@ def run(options: StudyConfig) -> str:
             f"'{options.run}' has no complete run on the track negative or remove; run nein eval first."
         )
     out = options.out or options.run / "study"
-    return (
-        _write_tables(loaded, out, options.labels) if options.labels else _write_pages(loaded, out, options)
-    )
+    if options.labels:
+        return _write_tables(loaded, out, options.labels)
+    return _write_pages(loaded, out, options)
 
 
 def _write_pages(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> str:
@@ -105,7 +105,7 @@ def _write_pages(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> s
         old = atomic.read_json(out / PLAN, StudyPlan)
         if (old.drawn, old.items) != (plan.drawn, plan.items):
             raise UserError(f"'{out}' has another study, whose labels would be lost; pass another --out.")
-    shared, unshared = edits[: options.shared], edits[options.shared :]  # labelled by every rater; by one
+    shared, unshared = edits[: options.shared], edits[options.shared :]  # labeled by every rater; by one
 
     # --- pages, a shuffle per rater ---
     for rater in range(options.raters):
