@@ -33,8 +33,8 @@ class Model:
         return replies
 
 
-def evaluated(tmp_path, model, **more):
-    more |= {"data": write_questions(tmp_path / "data"), "out": tmp_path / "out", "batch_size": 4}
+def evaluated(tmp_path, model, rows=None, **more):
+    more |= {"data": write_questions(tmp_path / "data", rows), "out": tmp_path / "out", "batch_size": 4}
     nein.negvqa({"model": model}, device="cpu", **more)
     return find_runs(tmp_path / "out")[0]
 
@@ -44,14 +44,15 @@ def share(folder, metric, variant, category="Average"):
     return figure(folder, **what, category=category)
 
 
+def accuracy(folder, variant):
+    how = {"category": "Average", "interval": "clustered", "scoring": "generated", "protocol": "fixed"}
+    return figure(folder, task="accuracy", variant=variant, **how)["value"]
+
+
 def test_a_model_that_looks_at_nothing_gains_nothing_by_the_picture_and_plots_mark_its_baselines(tmp_path):
     folder = evaluated(tmp_path, Model(lambda seen, question, texts: int("not" in question)))
     for variant in ("original", "negated"):
-        accuracy = figure(
-            folder, task="accuracy", variant=variant, category="Average", interval="clustered",
-            scoring="generated", protocol="fixed",
-        )  # fmt: skip
-        assert share(folder, "text only", variant)["value"] == accuracy["value"]
+        assert share(folder, "text only", variant)["value"] == accuracy(folder, variant)
         assert share(folder, "gain over text", variant)["value"] == 0
     made = frames.label(frames.read(folder / "figures.csv"), model="model")
     plot = sections.ORIGINAL_AND_NEGATED
@@ -115,10 +116,7 @@ def test_a_planted_shortcut_stands_beside_the_accuracy_of_a_file_with_enough_que
             "original_question": "Is it there?", "negated_question": "Is it not there?",
             "original_answer": "AB"[first], "negated_answer": "BA"[first],
         })  # fmt: skip
-    model = Model(lambda seen, question, texts: 0)
-    more = {"data": write_questions(tmp_path / "data", rows), "out": tmp_path / "out", "blind": 0}
-    nein.negvqa({"model": model}, device="cpu", **more)
-    folder = find_runs(tmp_path / "out")[0]
+    folder = evaluated(tmp_path, Model(lambda seen, question, texts: 0), rows, blind=0)
     if count < 100:
         assert "text reader" not in (folder / "scores.csv").read_text()
         return
@@ -127,14 +125,6 @@ def test_a_planted_shortcut_stands_beside_the_accuracy_of_a_file_with_enough_que
             share(folder, name, variant)
             for name in ("text reader", "gain over the reader", "where the reader misses")
         )
-        right = figure(
-            folder,
-            task="accuracy",
-            variant=variant,
-            category="Average",
-            scoring="generated",
-            protocol="fixed",
-        )
         assert reader["value"] == pytest.approx(strength + (1 - strength) / 2, abs=0.08)
-        assert gain["value"] == pytest.approx(right["value"] - reader["value"])
+        assert gain["value"] == pytest.approx(accuracy(folder, variant) - reader["value"])
         assert missed["n"] == pytest.approx(count * (1 - reader["value"]))
