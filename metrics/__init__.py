@@ -1,7 +1,7 @@
 """Metrics and judges: images and strings in, numbers out. Importing this package imports nothing.
 
 METRICS holds every metric by name; `score(metrics, batch)` gives a Score per metric and item; `load_encoder`,
-`load_judge` and others (`metrics.models`) load models. Files are not opened: caches are handed in.
+`load_judge` and others (`metrics.models`) load models. A cache is the caller's Store.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from nein.metrics.models import *  # noqa: F403
     from nein.metrics.table import *  # noqa: F403
 
-#: Module -> the names of this package that are in it.
-_WHERE = {
+#: Module -> the public names that it defines; each is imported on first use.
+_NAMES_BY_MODULE = {
     "base": "MetricError Score Store",
     "metric": "Batch EditPair Metric SceneObject Settings score",
     "models": "DUALS ENCODERS JUDGES ORIGINS REFERENCES check_reference check_reward dual_prefix "
@@ -24,11 +24,11 @@ _WHERE = {
     "table": "METRICS",
 }
 
-__all__ = sorted(" ".join(_WHERE.values()).split())
+__all__ = sorted(" ".join(_NAMES_BY_MODULE.values()).split())
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _WHERE.items():
+    for module, names in _NAMES_BY_MODULE.items():
         if name in names.split():
             return getattr(importlib.import_module(f"nein.metrics.{module}"), name)
     raise AttributeError(f"module 'metrics' has no attribute '{name}'")

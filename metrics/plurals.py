@@ -1,4 +1,4 @@
-"""Plural and singular of English nouns: inflect and spaCy, and lists of words both get wrong."""
+"""Plural and singular of English nouns, by inflect and spaCy, with lists of the words that both get wrong."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ UNCOUNTABLE = frozenset("broccoli rice bread water grass sand snow furniture lug
 
 @lru_cache(maxsize=1)
 def engine() -> Any:
-    """The only `inflect.engine`, created on first use.
+    """inflect's engine, created once, on first use.
 
-    On import the package lets typeguard rewrite its functions to check arguments, which takes as long as the
-    rest of a command; here it is imported without that.
+    When it is imported, inflect lets typeguard rewrite its functions to check arguments, which takes as long
+    as the rest of a command; here it is imported without that.
     """
     import typeguard
 
@@ -43,13 +43,13 @@ def engine() -> Any:
 @lru_cache(maxsize=4096)
 def is_plural(noun: str) -> bool:
     """Whether a noun phrase is plural, by its last word: "skis", "people", not "bus" or "wine glass"."""
-    last = noun.split()[-1].lower()
-    if last in PLURAL or last in PLURAL_US:
+    word = noun.split()[-1].lower()
+    if word in PLURAL or word in PLURAL_US:
         return True
-    if last in SINGULAR or last in UNCOUNTABLE or last.endswith(("us", "ss")):
+    if word in SINGULAR or word in UNCOUNTABLE or word.endswith(("us", "ss")):
         return False
-    singular = engine().singular_noun(last)
-    return bool(singular) and singular != last
+    singular_form = engine().singular_noun(word)  # False if inflect takes the word for a singular
+    return bool(singular_form) and singular_form != word
 
 
 @lru_cache(maxsize=4096)
@@ -58,9 +58,10 @@ def singular(noun: str, lemma: str = "") -> str:
 
     lemma  spaCy's lemma of the last word; without it `inflect` forms the singular.
     """
-    head, _, last = noun.rpartition(" ")
-    word = last.lower()
-    plural_only = word in PLURAL and not (head and word == "glasses")  # "wine glasses" have a singular
+    modifiers, _, last_word = noun.rpartition(" ")
+    word = last_word.lower()
+    plural_only = word in PLURAL and not (modifiers and word == "glasses")  # "wine glasses" have a singular
+    # A word without -s that inflect does not know as a plural ("cacti") becomes spaCy's lemma.
     if plural_only or not (is_plural(noun) or (lemma and not word.endswith("s"))):
         return noun
-    return f"{head} {lemma or engine().singular_noun(last)}".strip()
+    return f"{modifiers} {lemma or engine().singular_noun(last_word)}".strip()

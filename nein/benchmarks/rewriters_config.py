@@ -1,4 +1,4 @@
-"""Options of `nein rewriters`."""
+"""Options of `nein rewriters`, which measures what rewriters make of negative instructions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nein.loading.references import Need
 
 @dataclass(kw_only=True)
 class RewritersConfig(Preset, Limit, RuntimeOptions, Output):
-    """Which rewriters, on which instructions."""
+    """The rewriters to measure, and the data set that holds the instructions."""
 
     presets = "rewriters/"
     default_out = "runs/rewriters-PRESET"
@@ -28,4 +28,6 @@ class RewritersConfig(Preset, Limit, RuntimeOptions, Output):
         from nein.models.needs import rewriter_needs
         from nein.models.references import split_label
 
-        return [need for text in self.rewriter for need in rewriter_needs(split_label(text)[1])]
+        return [
+            need for _, reference in map(split_label, self.rewriter) for need in rewriter_needs(reference)
+        ]

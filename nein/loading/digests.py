@@ -1,4 +1,4 @@
-"""SHA-256 of files, folders, sources, pixels, tensors and facts; dtypes by the names of options."""
+"""Digests (SHA-256) of files, model folders, source code, pixels, tensors and JSON; dtypes by their names."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-#: Facts as JSON holds them, for a reader and for a digest.
+#: A JSON object: facts of a manifest, or what a digest is made of.
 Json = dict[str, Any]
 #: Names of dtypes; each is an attribute of torch (`torch_dtype`).
 DTYPES = ("float32", "bfloat16", "float16")
-#: Endings of files in a model folder that can change its results.
-_RELEVANT = (".safetensors", ".json", ".txt", ".model", ".jinja")
-_WEIGHTS = (*_RELEVANT, ".bin", ".pt", ".pth", ".ckpt")
-_LARGE = 1 << 24  # bytes; `quick_digest` takes size and time of change of larger files
+#: Suffixes of files in a model folder that can change its results; then those of pickled weights too.
+_RESULT_SUFFIXES = (".safetensors", ".json", ".txt", ".model", ".jinja")
+_ALL_SUFFIXES = (*_RESULT_SUFFIXES, ".bin", ".pt", ".pth", ".ckpt")
+_LARGE = 1 << 24  # bytes; of larger files, `quick_digest` takes the size and the modification time
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -53,26 +53,28 @@ def content_digest(path: Path) -> str | None:
 
 def folder_digest(folder: Path) -> str:
     """SHA-256 over names and contents of weights, configurations and tokenizers of a model folder."""
-    return _digest(folder, _model_files(folder, _RELEVANT))
+    return _digest(folder, _list_files(folder, _RESULT_SUFFIXES))
 
 
 def quick_digest(path: Path) -> str:
-    """12 digits that change with a model's file, or the files of its folder: by content, or above 16 MiB by
-    size and time of change."""
-    folder, files = (path.parent, [path]) if path.is_file() else (path, _model_files(path, _WEIGHTS))
+    """12 digits that change with a model's file, or with the files of its folder: with the contents, or above
+    16 MiB with size and modification time."""
+    folder, files = (path.parent, [path]) if path.is_file() else (path, _list_files(path, _ALL_SUFFIXES))
     return _digest(folder, files, _LARGE)[:12]
 
 
-def _model_files(folder: Path, endings: tuple[str, ...]) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix in endings)
+def _list_files(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix in suffixes)
 
 
-def _digest(folder: Path, files: Iterable[Path], large: float = float("inf")) -> str:
+def _digest(folder: Path, files: Iterable[Path], max_bytes: float = float("inf")) -> str:
+    """SHA-256 over names and contents; of a file above `max_bytes`, over size and modification time."""
     total = hashlib.sha256()
     for file in files:
         stat = file.stat()
-        read = stat.st_size <= large
-        content = bytes.fromhex(file_sha256(file)) if read else f"{stat.st_size} {stat.st_mtime_ns}".encode()
+        content = f"{stat.st_size} {stat.st_mtime_ns}".encode()
+        if stat.st_size <= max_bytes:
+            content = bytes.fromhex(file_sha256(file))
         total.update(str(file.relative_to(folder)).encode() + b"\0" + content)
     return total.hexdigest()
 
@@ -80,29 +82,30 @@ def _digest(folder: Path, files: Iterable[Path], large: float = float("inf")) ->
 def source_digest(thing: Any) -> str:
     """SHA-256 of the name, line and source file (in a notebook: the cell) of a function or class. Imports and
     values (closures, globals of other files, attributes) do not count. Without source: the name."""
-    inner = inspect.unwrap(thing)
-    inner = inner.func if isinstance(inner, partial) else inner
-    code = inner if inspect.isroutine(inner) or isinstance(inner, type) else type(inner)
-    facts: dict[str, Any] = {"name": f"{code.__module__}.{code.__qualname__}"}
-    # A class that a notebook defines has no file; its methods have.
-    for part in (code, *filter(inspect.isfunction, vars(code).values() if isinstance(code, type) else ())):
+    thing = inspect.unwrap(thing)
+    thing = thing.func if isinstance(thing, partial) else thing
+    definition = thing if inspect.isroutine(thing) or isinstance(thing, type) else type(thing)
+    facts: Json = {"name": f"{definition.__module__}.{definition.__qualname__}"}
+    # A class that a notebook defines has no file; its methods have one.
+    members = vars(definition).values() if isinstance(definition, type) else ()
+    for candidate in (definition, *filter(inspect.isfunction, members)):
         try:
-            lines, first = inspect.findsource(part)
+            lines, line_number = inspect.findsource(candidate)
         except (TypeError, OSError):
             continue
-        return json_digest({**facts, "line": first, "source": "".join(lines)})
+        return json_digest({**facts, "line": line_number, "source": "".join(lines)})
     return json_digest(facts)
 
 
 def pixel_digest(image: np.ndarray) -> str:
-    """SHA-256 of size and pixels of an image, (H, W, 3) uint8, whatever file it came from."""
+    """SHA-256 of size and pixels of an image, (H, W, 3) uint8; the format of its file does not count."""
     digest = hashlib.sha256(f"{image.shape[0]}x{image.shape[1]}:".encode())
     digest.update(image.tobytes())
     return digest.hexdigest()
 
 
 def tensor_digest(tensors: Mapping[str, torch.Tensor]) -> str:
-    """SHA-256 over names and contents of tensors, however they were stored."""
+    """SHA-256 over names, shapes, dtypes and contents of tensors, in any order."""
     import torch
 
     total = hashlib.sha256()
@@ -113,5 +116,5 @@ def tensor_digest(tensors: Mapping[str, torch.Tensor]) -> str:
 
 
 def json_digest(facts: Mapping[str, Any]) -> str:
-    """SHA-256 of a JSON-serializable mapping, in any order of its keys."""
+    """SHA-256 of a JSON-serializable mapping; the order of its keys does not count."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
