@@ -1,4 +1,4 @@
-"""Image metrics: L1, L2, CLIP-I, CLIP-T, DINO, LPIPS, FID, and Obeyed for drawn images with known objects."""
+"""Image metrics: pixels (L1, L2), features (CLIP-I, CLIP-T, DINO, LPIPS, FID), known objects (Obeyed)."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def compute_cosines(first: Iterable[Feature], second: Iterable[Feature]) -> list
         elif not (np.any(a) and np.any(b)):
             scores.append(Score(None, "a feature vector is zero"))
         else:
-            x, y = (np.asarray(row, dtype=np.float64) for row in (a, b))  # (D,) each
+            x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)  # (D,) each
             value = float(x @ y / np.sqrt((x @ x) * (y @ y)))
             assert abs(value) <= 1 + 1e-9, value  # rounding can leave [-1, 1] by an ulp, no more
             scores.append(Score(min(1.0, max(-1.0, value))))
@@ -75,12 +75,13 @@ def lpips(batch: Batch) -> list[Score]:
     distances = batch.models["lpips"].distances
     scores = []
     for value in isolate(lambda pairs: distances(*zip(*pairs, strict=True)), batch.pairs):
-        why = value if isinstance(value, str) else "the distance is not finite" * (not math.isfinite(value))
-        scores.append(Score(None, why) if why else Score(float(value)))
+        if not isinstance(value, str) and not math.isfinite(value):
+            value = "the distance is not finite"
+        scores.append(Score(None, value) if isinstance(value, str) else Score(float(value)))
     return scores
 
 
-def collect_rows(batch: Batch) -> list[Score]:
+def collect_features(batch: Batch) -> list[Score]:
     """Inception features of edited image and target, (2048,) each, for `compute_fid` over a run."""
     scores = []
     for a, b in zip(batch.edited_features("fid"), batch.target_features("fid"), strict=True):
@@ -102,20 +103,17 @@ def compute_fid(
 
 # --- known objects ---------------------------------------------------------------------------------------
 
-
 #: Squared color difference per pixel (three channels in [0, 1]) below which an object does not stand out.
-FLOOR = 0.015
-#: Least presence of an intact object, and largest of a removed one; between the two it is neither.
-INTACT = 0.7
-GONE = 1 - INTACT
+_MIN_CONTRAST = 0.015
+INTACT = 0.7  # least presence of an intact object
+GONE = 1 - INTACT  # largest presence of a removed object; between the two it is neither
 
 
 def measure_presence(
     edited: np.ndarray, sample: np.ndarray, without: np.ndarray, mask: np.ndarray | None = None
 ) -> float:
     """Presence of an object of `sample` in `edited`: 1 intact, 0 gone, may be negative. Images are (H, W, 3)
-    uint8; without: the sample without the object; mask: (H, W) bool, default: pixels in which these
-    differ."""
+    uint8. without: the sample without the object. mask: (H, W) bool; default: where these two differ."""
     if not edited.shape == sample.shape == without.shape:
         sizes = ", ".join(str(image.shape[:2]) for image in (edited, sample, without))
         raise MetricError(f"All images must have one size; these have {sizes}.")
@@ -124,27 +122,30 @@ def measure_presence(
     after, before, bare = (image.astype(np.float32) / 255 for image in (edited, sample, without))
     gap = ((bare - before) ** 2).sum(-1)[mask].sum()  # (H, W, 3) => (H, W) => pixels of the mask
     error = ((after - before) ** 2).sum(-1)[mask].sum()
-    return float(1 - error / (gap + FLOOR * mask.sum()))
+    return float(1 - error / (gap + _MIN_CONTRAST * mask.sum()))
 
 
 def score_obeyed(batch: Batch) -> list[Score]:
     """1 if every object that must stay is intact and every other one gone; detail: all objects."""
     scores = []
     for item in batch.items:
+        edited, sample = np.asarray(item.edited), np.asarray(item.sample)  # (H, W, 3) uint8
+        details, obeyed = [], True
         things: Any = item.things
-        edited, sample = np.asarray(item.edited), np.asarray(item.sample)
-        pairs = [(thing, measure_presence(edited, sample, thing.without)) for thing in things]
-        right = all(value >= INTACT if thing.stays else value <= GONE for thing, value in pairs)
-        objects = [{"name": obj.name, "stays": obj.stays, "there": round(value, 3)} for obj, value in pairs]
-        scores.append(Score(float(right), detail={"things": objects}))
+        for thing in things:
+            presence = measure_presence(edited, sample, thing.without)
+            obeyed &= presence >= INTACT if thing.stays else presence <= GONE
+            details.append({"name": thing.name, "stays": thing.stays, "there": round(presence, 3)})
+        scores.append(Score(float(obeyed), detail={"things": details}))
     return scores
 
+
+# --- tables of metrics -----------------------------------------------------------------------------------
 
 _MAGICBRUSH = "MagicBrush (arXiv:2306.10012), image_eval.py"
 _TABLE = f"{_MAGICBRUSH}; NeIn (CVPRW 2025), Table 3"
 _UNBOUNDED = (0.0, math.inf)
-#: In the order of the paper's Table 3.
-METRICS = (
+METRICS = (  # in the order of the paper's Table 3
     Metric(
         "l1", "L1", "per cent", "lower", (0.0, 1.0), "mean", ("edited", "target"), score_pairs(l1),
         ("align",), _TABLE,
@@ -162,7 +163,7 @@ METRICS = (
         partial(compare_features, "dino"), ("align",), _TABLE,
     ),
     Metric(
-        "fid", "FID", "raw", "lower", _UNBOUNDED, "corpus", ("edited", "target", "fid"), collect_rows,
+        "fid", "FID", "raw", "lower", _UNBOUNDED, "corpus", ("edited", "target", "fid"), collect_features,
         settings=("align", "protocol"), source="Clean-FID (arXiv:2104.11222)", corpus=compute_fid,
     ),
     Metric(
@@ -170,8 +171,7 @@ METRICS = (
         settings=("align",), source="LPIPS (arXiv:1801.03924), eq. 1",
     ),
 )  # fmt: skip
-#: Not in that table.
-OTHER_METRICS = (
+OTHER_METRICS = (  # not in that table
     Metric(
         "clip_t", "CLIP-T", "per cent", "higher", (-1.0, 1.0), "mean", ("edited", "target", "clip"), clip_t,
         source=_MAGICBRUSH,

@@ -1,4 +1,4 @@
-"""Parsing of multiple-choice answers: our own rule, and VLMEvalKit's at the time of NegVQA, which decides
+"""Parse multiple-choice answers into a letter, by our own rule or by VLMEvalKit's of May 2025, which decides
 NegVQA's numbers. `options` are the texts of A, B, C, ... in order.
 
     parse("A dog is on the left.", ["cat", "dog"])   -> Letter("B", ""): "A" is an article here
@@ -28,11 +28,14 @@ MISSING = frozenset(
 
 
 class Letter(NamedTuple):
-    """Result of parsing."""
+    """The letter that an answer chooses, or None and a reason."""
 
     letter: str | None
     reason: str  # why there is no letter
     declined: bool = False  # VLMEvalKit: the answer chooses none, so no language model is asked
+
+
+_SEVERAL = Letter(None, "several options are named")
 
 
 def parse(answer: str, options: Sequence[str | None], rule: str = "fixed") -> Letter:
@@ -67,7 +70,6 @@ def read_verdicts(answers: Sequence[str], rule: str = "fixed") -> Letter:
 
 
 # --- the rule of VLMEvalKit ----------------------------------------------------------------
-
 
 #: VLMEvalKit's text for an answer that its server did not give.
 _FAILED = "Failed to obtain answer via API"
@@ -108,7 +110,6 @@ def read_vlmevalkit(answer: str, options: Sequence[str | None]) -> Letter:
 
 # --- our own rule --------------------------------------------------------------------------
 
-
 _NOT = r"(?:not|isn't|is not|cannot|can't|n't|never|neither|nor|except|rather than|instead of|other than)"
 #: Words that deny the option text after them (one word may stand between); apostrophes are blanks.
 _DENIED = (
@@ -134,13 +135,15 @@ _STATED = re.compile(
     rf"{_SHUT}(?-i:(?!(?<=[AI]) [a-z])))",
     re.IGNORECASE,
 )
+#: The whole text is a letter: "B", "(b).", "**B**".
 _ALONE = re.compile(r"[\s*_`\"'(\[{<$#>.:-]*(?:<[a-z_]+>\s*)?(?P<letter>[A-Za-z])[\s*_`\"')\]}>$.,:;!?]*")
+#: A marked letter at the beginning: "B. ", "B: dog", "B because".
 _FIRST = re.compile(
     r"[\s*_`\"'(\[{<$#]*(?P<letter>[A-Z])"
     r"(?:[)\].:,;*_`\"']+(?=\s|$|[A-Z*])|\s*[-–—:=]\s*(?=\S)|\s*\n|\s+(?:because|since|as|is correct)\b)"
 )
-_BARE = re.compile(rf"{_OPEN}[A-Z]{_SHUT}")
-_SIGNS = str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"'})
+_CAPITAL = re.compile(rf"{_OPEN}[A-Z]{_SHUT}")  # a word of one letter
+_STRAIGHT_QUOTES = str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"'})
 #: Special tokens that decoders leave in a text.
 _SPECIAL = re.compile(r"<\|[\w-]{1,40}\|>|</?s>|<eos>|<end_of_turn>")
 #: An answer in a JSON object, in a Python dictionary, or in tags.
@@ -164,65 +167,73 @@ def read_fixed(answer: str, options: Sequence[str]) -> Letter:
     letters = LETTERS[: len(options)]
     if not text:
         return Letter(None, "the answer is empty")
-    if bare_letter := _ALONE.fullmatch(text):
-        letter = bare_letter["letter"]
+    if match := _ALONE.fullmatch(text):
+        letter = match["letter"]
+        # An option whose own text is this letter: "x", or the lower-case "b".
         if letter.upper() not in letters or (letter in map(_strip, options) and letter.islower()):
-            if choice := _match_option(letter, options, _strip) or _match_option(letter, options, _literal):
+            if choice := _match_option(letter, options, _strip) or _match_option(letter, options, _fold):
                 return choice
         return _make_letter(letter.upper(), letters)
-    if choice := _match_option(text, options, _literal) or _match_option(text, options, _plain):
+    if choice := _match_option(text, options, _fold) or _match_option(text, options, _keep_words):
         return choice
     text, excluded = _remove_excluded(_remove_list(text, letters, options), letters)
-    if excluded and (bare_letter := _ALONE.fullmatch(text.strip(" ,"))):
-        return _make_letter(bare_letter["letter"].upper(), letters)
-    read = _read_sentence(text, letters, options)
-    if excluded and read.reason == "no option is named":
+    if excluded and (match := _ALONE.fullmatch(text.strip(" ,"))):
+        return _make_letter(match["letter"].upper(), letters)
+    result = _read_sentence(text, letters, options)
+    if excluded and result.reason == "no option is named":
         return Letter(None, "the answer only says which option it is not")
-    return read
+    return result
 
 
-def _match_option(text: str, options: Sequence[str], form: Callable[[str], str]) -> Letter | None:
-    """The only option that equals the text after `form`; None for none or several."""
-    same = [k for k, option in enumerate(options) if form(option) == form(text)]
-    return Letter(LETTERS[same[0]], "") if len(same) == 1 else None
+def _match_option(text: str, options: Sequence[str], simplify: Callable[[str], str]) -> Letter | None:
+    """The only option that equals the text after `simplify`; None for none or several."""
+    matches = [k for k, option in enumerate(options) if simplify(option) == simplify(text)]
+    return Letter(LETTERS[matches[0]], "") if len(matches) == 1 else None
 
 
 def _read_sentence(text: str, letters: str, options: Sequence[str]) -> Letter:
-    """Find the letter in a sentence."""
+    """Find the letter, in order: option texts with letters, statements, a first letter, option texts."""
     by_text, first = _find_option_text(text, options), _FIRST.match(text)
-    several = Letter(None, "several options are named")
-    if by_text.letter is not None and any(
-        len(_plain(o)) > 1 and _BARE.search(_normalize(o)) for o in options
-    ):
-        # Options such as "Point A" contain letters of their own.
-        same = first is None or first["letter"] not in letters or first["letter"] == by_text.letter
-        return by_text if same else several
+    # Options such as "Point A" contain letters of their own.
+    has_letters = any(len(_keep_words(o)) > 1 and _CAPITAL.search(_normalize(o)) for o in options)
+    if by_text.letter is not None and has_letters:
+        agrees = first is None or first["letter"] not in letters or first["letter"] == by_text.letter
+        return by_text if agrees else _SEVERAL
     if stated := _find_statement(text, letters, options, first["letter"] if first else ""):
         return stated
     if _lists_letters(text, letters):
-        return several
+        return _SEVERAL
     return _make_letter(first["letter"], letters) if first else by_text
-
-
-def _strip(option: str) -> str:
-    return _normalize(option).strip()
 
 
 def _make_letter(letter: str, letters: str) -> Letter:
     return Letter(letter, "") if letter in letters else Letter(None, f"'{letter}' is no option")
 
 
+# Forms of a text: " Ａ “Red” Dog." => 'A "Red" Dog.' (strip) => 'a "red" dog.' (fold) => "a red dog" (words)
 def _normalize(text: str) -> str:
     """Replace full-width, circled and mathematical letters by plain ones; drop invisible characters."""
     plain = unicodedata.normalize("NFKC", text)
-    return "".join(c for c in plain if unicodedata.category(c) != "Cf").translate(_SIGNS)
+    return "".join(c for c in plain if unicodedata.category(c) != "Cf").translate(_STRAIGHT_QUOTES)
+
+
+def _strip(text: str) -> str:
+    return _normalize(text).strip()
+
+
+def _fold(text: str) -> str:
+    return " ".join(_normalize(text).casefold().split())
+
+
+def _keep_words(text: str) -> str:
+    return " ".join(re.sub(r"[^\w\s.%/-]", " ", _normalize(text).lower()).split()).strip(" .")
 
 
 def _remove_list(text: str, letters: str, options: Sequence[str]) -> str:
     """Remove a repeated list of the options ("A. cat B. dog"), which chooses nothing."""
-    texts = [re.escape(_normalize(option).strip()) for option in options]
-    forms = [rf"\s*{text}" if text else r"(?![).:])" for text in texts]
-    item = "|".join(rf"\(?{letter}[).:]+{form}" for letter, form in zip(letters, forms, strict=True))
+    texts = [re.escape(_strip(option)) for option in options]
+    endings = [rf"\s*{text}" if text else r"(?![).:])" for text in texts]
+    item = "|".join(rf"\(?{letter}[).:]+{ending}" for letter, ending in zip(letters, endings, strict=True))
     return re.sub(rf"(?<!\w)(?:(?:{item})[\s,.;|]*){{2,}}", " ", text, flags=re.IGNORECASE).strip()
 
 
@@ -261,16 +272,15 @@ def _find_statement(text: str, letters: str, options: Sequence[str], first: str)
     if not inside:
         if not named:
             return None
-        return _match_option(named[-1][0], options, _plain) or _make_letter(named[-1][0], letters)
-    several = Letter(None, "several options are named")
+        return _match_option(named[-1][0], options, _keep_words) or _make_letter(named[-1][0], letters)
     if _lists_letters(text, letters):
-        return several
+        return _SEVERAL
     answers = {letter for letter, kind in inside if kind == "answer"}
     last, kind = inside[-1]
     if len(answers) == 1 and (last in answers or kind == "round"):
         return Letter(answers.pop(), "")
     others = {letter for letter, _ in inside} | ({first} & set(letters))
-    return several if others != {last} else Letter(last, "")
+    return _SEVERAL if others != {last} else Letter(last, "")
 
 
 def _lists_letters(text: str, letters: str) -> bool:
@@ -279,27 +289,17 @@ def _lists_letters(text: str, letters: str) -> bool:
     joined = rf"{_OPEN}{letter}\s*(?:and|n?or|&|/|,)\s*{letter}{_SHUT}"
     alone = set(text.split()) if re.fullmatch(rf"(?:[{letters}]\s+)+[{letters}]", text) else set()
     keys = {match[2] for match in re.finditer(rf"([\"'])([{letters}])\1\s*:", text)}
-    several = any(match[1] != match[2] for match in re.finditer(joined, text))
-    return several or len(alone) > 1 or len(keys) > 1
-
-
-def _literal(text: str) -> str:
-    return " ".join(_normalize(text).casefold().split())
-
-
-def _plain(text: str) -> str:
-    return " ".join(re.sub(r"[^\w\s.%/-]", " ", _normalize(text).lower()).split()).strip(" .")
+    is_joined = any(match[1] != match[2] for match in re.finditer(joined, text))
+    return is_joined or len(alone) > 1 or len(keys) > 1
 
 
 def _find_option_text(text: str, options: Sequence[str]) -> Letter:
-    """The only option whose text occurs as whole words and undenied; of two that overlap the longer."""
-    remaining, named, denied = f" {_plain(text)} ", [], False
-    plain = [_plain(option) for option in options]
-    for k in sorted(range(len(options)), key=lambda k: -len(plain[k])):
-        option_text = plain[k]
-        if (
-            not option_text or plain.count(option_text) > 1
-        ):  # "> 3" and "< 3": words alone do not tell them apart
+    """The only option whose words occur and are not denied; the longer one where two overlap."""
+    remaining, named, denied = f" {_keep_words(text)} ", [], False
+    option_texts = [_keep_words(option) for option in options]
+    for k in sorted(range(len(options)), key=lambda k: -len(option_texts[k])):
+        option_text = option_texts[k]
+        if not option_text or option_texts.count(option_text) > 1:  # "> 3" and "< 3" have the same words
             continue
         if re.fullmatch("[a-z]", option_text):  # "N" is no "n", and "a" before a word is the article
             letter = rf"{_OPEN}{_strip(options[k])}{_SHUT}(?! [a-z])"
@@ -310,11 +310,11 @@ def _find_option_text(text: str, options: Sequence[str]) -> Letter:
             rf"(?:(?:a|an|the) )?{re.escape(option_text)}(?![\w-])"
         )
         denials = [bool(hit["no"]) for hit in re.finditer(pattern, remaining)]
-        named += [] if all(denials) else [k]
+        named += [] if all(denials) else [k]  # all of none: the option's text does not occur
         denied |= bool(denials) and all(denials)
         remaining = re.sub(pattern, " ", remaining)
     if named:
-        return Letter(LETTERS[named[0]], "") if len(named) == 1 else Letter(None, "several options are named")
+        return Letter(LETTERS[named[0]], "") if len(named) == 1 else _SEVERAL
     return Letter(None, "the answer only says which option it is not" if denied else "no option is named")
 
 

@@ -1,7 +1,7 @@
-"""Where the shipped nano models are: folders in the layout of their libraries.
+"""Folders of the shipped nano models, in the layout of the libraries that load them.
 
-A model that goes on from another (`BASES`) keeps what it does not share with it: files, or the tensors that
-differ. `path` puts the pieces together in the cache folder on first use.
+A model derived from another (`BASES`) is stored as a difference: its own files, and the tensors that changed.
+`path` merges it with its base, in the cache folder, on first use.
 """
 
 from __future__ import annotations
@@ -14,67 +14,61 @@ from nein.engine import atomic
 from nein.loading.errors import near_match
 
 ZOO = Path(__file__).parent / "weights"
-#: Models that go on from another: its files with their own laid over, its weights with their changes.
+#: Derived model -> its base.
 BASES = {
     **dict.fromkeys(("magicbrush", "hqedit", "instructdiffusion", "nein-ip2p", "sd"), "ip2p"),
     "nein-magicbrush": "magicbrush",
     "negvqa": "llava",
     "negvqa-negated": "negvqa",
 }
-CHANGES = Path("unet", "changes.safetensors")
-UNET = Path("unet", "diffusion_pytorch_model.safetensors")
-MODEL_CHANGES = Path("changes.safetensors")
-MODEL = Path("model.safetensors")
-#: Files that tell of one model only.
-ABOUT = ("README.md", "training*.json", "judged.json")
-#: Names that stand for another model's folder.
+# Changed tensors of a derived model, and the file of its base that they are merged into.
+CHANGES, UNET = Path("unet", "changes.safetensors"), Path("unet", "diffusion_pytorch_model.safetensors")
+MODEL_CHANGES, MODEL = Path("changes.safetensors"), Path("model.safetensors")
+#: Files that a derived model does not take from its base.
+_UNSHARED = ("README.md", "training*.json", "judged.json")
+#: Further names of models.
 ALIASES = {"fid": "dino"}
 
 
 def available() -> tuple[str, ...]:
+    """Names of all shipped models, with aliases, sorted."""
     names = {card.parent.name for card in ZOO.glob("*/README.md")}
-    return tuple(sorted(names | {a for a, name in ALIASES.items() if name in names}))
+    return tuple(sorted(names | {alias for alias, name in ALIASES.items() if name in names}))
 
 
 def path(name: str) -> Path:
-    """Raises ValueError for an unknown name."""
-    real = ALIASES.get(name, name)
-    if real not in available():
+    """The complete folder of a model. Raises ValueError for an unknown name."""
+    model = ALIASES.get(name, name)
+    if model not in available():
         near = near_match(name, available())
-        guess = f" (did you mean {near!r}?)" if near else ""
-        raise ValueError(f"there is no nano model {name!r}{guess}; there are: {', '.join(available())}")
-    return complete(real, path(BASES[real])) if real in BASES else ZOO / real
+        hint = f" (did you mean {near!r}?)" if near else ""
+        raise ValueError(f"there is no nano model {name!r}{hint}; there are: {', '.join(available())}")
+    return complete(model, path(BASES[model])) if model in BASES else ZOO / model
 
 
 def complete(name: str, base: Path, root: Path | None = None) -> Path:
-    """The complete folder of a model of `BASES` in the zoo `root`, on its base's folder."""
-    pieces = {p.relative_to(base): p for p in _files(base) if not any(p.match(name) for name in ABOUT)}
-    folder = (root or ZOO) / name
-    return _assemble(name, {**pieces, **{p.relative_to(folder): p for p in _files(folder)}})
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.rglob("*") if p.is_file())
-
-
-def _assemble(name: str, pieces: dict[Path, Path]) -> Path:
-    """The files (place in the folder -> file) in a folder of the user's cache."""
+    """Merge a derived model of the zoo `root` with its base's folder, in a folder of the user's cache."""
+    files = {
+        file.relative_to(folder): file  # a file of the model replaces its base's
+        for folder in (base, (root or ZOO) / name)
+        for file in sorted(folder.rglob("*"))
+        if file.is_file() and not (folder == base and any(map(file.match, _UNSHARED)))
+    }
     digest = hashlib.sha256()
-    for relative, file in sorted(pieces.items()):
+    for relative, file in sorted(files.items()):
         digest.update(f"{relative}:".encode())
         digest.update(file.read_bytes())
 
-    def lay_out(draft: Path) -> None:
-        for relative, file in pieces.items():
+    def merge(draft: Path) -> None:
+        for relative, file in files.items():
             (draft / relative).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, draft / relative)
         for changes, target in ((CHANGES, UNET), (MODEL_CHANGES, MODEL)):
-            if changes in pieces:
-                import safetensors.numpy
+            if changes in files:
+                from safetensors.numpy import load_file, save_file
 
-                load = safetensors.numpy.load_file
-                merged = {**load(draft / target), **load(draft / changes)}
-                safetensors.numpy.save_file(merged, draft / target, {"format": "pt"})
+                tensors = {**load_file(draft / target), **load_file(draft / changes)}
+                save_file(tensors, draft / target, {"format": "pt"})
                 (draft / changes).unlink()
 
-    return atomic.make_once(atomic.cache_root() / "zoo" / f"{name}-{digest.hexdigest()[:12]}", lay_out)
+    return atomic.make_once(atomic.cache_root() / "zoo" / f"{name}-{digest.hexdigest()[:12]}", merge)
