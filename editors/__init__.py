@@ -37,7 +37,7 @@ from nein.loading.references import (
     expand_user,
     is_served,
     load_attribute,
-    locate,
+    locate_embedded,
     parse_reference,
 )
 
@@ -165,8 +165,8 @@ def get_editor(
         return factory(name=name, **overrides)
     reference, revision = _checkpoint(row, checkpoint, revision)
     options = {**row.options(), **overrides}
-    options |= {option: locate(options[option]) for option in row.layouts if option in options}
-    return factory(locate(reference), name=name, revision=revision, **machine, **options)
+    options |= {option: locate_embedded(options[option]) for option in row.layouts if option in options}
+    return factory(locate_embedded(reference), name=name, revision=revision, **machine, **options)
 
 
 def load_plugin(name: str) -> Any:

@@ -13,7 +13,7 @@ from nein.editors.base import Editor, EditorError
 from nein.editors.function import FunctionEditor
 from nein.editors.presets import split_address
 from nein.editors.served import ServedEditor
-from nein.loading.references import expand_user, load_attribute, locate, parse_reference
+from nein.loading.references import expand_user, load_attribute, locate_embedded, parse_reference
 
 FORMS = "a folder of images, diffusers:MODEL, nano:NAME, openai:URL#MODEL or FILE.py:FUNCTION"
 SIDE = 1024  # pixels of the canvas; also requested of served models without a default size
@@ -41,7 +41,7 @@ def find_pipeline(reference: str) -> str | None:
         split_address(reference)
     elif reference.startswith("diffusers:") or kind == "embedded":
         model = reference.removeprefix("diffusers:")
-        location = parse_reference(locate(model))
+        location = parse_reference(locate_embedded(model))
         if location.kind in ("hub", "embedded") or expand_user(location.name).is_dir():
             return model
         raise EditorError(f"There is no pipeline '{model}'; give a hub id (owner/name) or a folder.")
@@ -63,7 +63,7 @@ def get_generator(
 
             defaults = NANO if parse_reference(model).kind == "embedded" else {"steps": None}
             settings = {"device": device, "dtype": dtype, "batch_size": batch_size, **defaults, **options}
-            return DiffusersGenerator(locate(model), name=reference, **settings)
+            return DiffusersGenerator(locate_embedded(model), name=reference, **settings)
         if reference.startswith("openai:"):
             return ServedGenerator(reference, **options)
         return DrawingFunction(load_attribute(reference), name=reference, **options)

@@ -1,6 +1,5 @@
-"""Loading of models by reference: encoders, judges, duals (two-tower models), multiple choice, rewards.
-
-The form of a reference decides its loader, which is imported on use.
+"""Loads the models of metrics by reference: encoders of images, judges, multiple-choice models, rewards, and
+duals (an encoder for images and one for sentences). The tables name the loader of each form of reference.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from nein.loading.references import (
     is_local,
     is_served,
     load_attribute,
-    locate,
+    locate_embedded,
     parse_reference,
 )
 from nein.metrics.base import MetricError
@@ -29,9 +28,10 @@ from nein.metrics.chat import endpoint
 #: Entry-point group of other packages' judges, `plugin:NAME`: a judge (`metrics.judges.base`), or a function
 #: `load(kind=..., device=..., dtype=..., **options)` that makes one.
 GROUP = "nein.judges"
-#: Kind of judge -> its method.
+#: Kind of judge -> the method that it must have.
 METHODS = {"vqa": "ask", "ovd": "detect", "itm": "match"}
 
+#: Kind of encoder -> loader.
 ENCODERS: dict[str, str] = {
     "clip": "nein.metrics.encoders:load_clip",
     "dino": "nein.metrics.encoders:load_vit",
@@ -41,34 +41,31 @@ ENCODERS: dict[str, str] = {
 #: Kind -> checkpoint type (`model_type` of its config.json) -> loader; "": any other type.
 JUDGES: dict[str, dict[str, str]] = {
     "vqa": {"llava_next": "nein.metrics.judges.llava:load", "": "nein.metrics.chat.asking:ChatJudge.load"},
-    "ovd": {
-        "owlv2": "nein.metrics.judges.detectors:load_owlv2",
-        "": "nein.metrics.judges.detectors:load",
-    },
+    "ovd": {"owlv2": "nein.metrics.judges.detectors:load_owlv2", "": "nein.metrics.judges.detectors:load"},
     "itm": {"": "nein.metrics.judges.blip:load"},
 }
-#: Options that only some loaders of a kind take; the others ignore them.
+#: Options of judges that are handed only to a loader with such a parameter.
 _OPTIONAL = ("quantization", "pad", "backend")
-#: Kind of reference -> loader of judges that are neither a folder nor a hub id.
+#: Kind of reference (`Reference.kind`) -> loader of judges that have no checkpoint to read.
 REFERENCES: dict[str, str] = {
     "plugin": "nein.metrics.models:load_plugin",
     "attribute": "nein.metrics.models:load_plugin",
     "served": "nein.metrics.chat.asking:ChatJudge.load",
 }
-#: Duals (an encoder for images, one for sentences): prefix of a reference -> loader. Without a prefix
-#: they are folders or hub ids of transformers, or folders in open_clip's layout.
+#: Prefix of a dual's reference -> loader. No prefix: a folder or hub id of transformers, or a folder in
+#: open_clip's layout.
 DUALS: dict[str, str] = {
     "open_clip": "nein.metrics.dual.openclip:load",
     "random": "nein.metrics.dual:load_control",
     "constant": "nein.metrics.dual:load_control",
     "sentence": "nein.metrics.encoders:load_sentences",  # encodes sentences only
 }
-#: Judges of whole edits: prefix of a reference -> loader.
+#: Prefix of a reward (a judge of whole edits) -> loader.
 REWARDS: dict[str, str] = {
     "editscore": "nein.metrics.rewards:load_editscore",
     "pairwise": "nein.metrics.rewards:load_pairwise",
 }
-#: Kind of encoder or prefix of a dual -> function that lists its downloads, if these are not one repository.
+#: Kind of encoder, or prefix of a dual -> function that lists its downloads. Others download one repository.
 ORIGINS: dict[str, str] = {
     "lpips": "nein.metrics.encoders:lpips_origins",
     "fid": "nein.metrics.encoders:fid_origins",
@@ -78,7 +75,8 @@ ORIGINS: dict[str, str] = {
 
 def check_reference(path_or_id: str) -> None:
     """Check the reference of a judge or multiple-choice model, offline. Raises MetricError."""
-    (find_plugin if parse_reference(path_or_id).is_code else endpoint.check)(path_or_id)
+    check = find_plugin if parse_reference(path_or_id).is_code else endpoint.check
+    check(path_or_id)
 
 
 def load_encoder(
@@ -94,13 +92,13 @@ def load_encoder(
     dtype       "float32", "float16" or "bfloat16".
     """
     load = pkgutil.resolve_name(ENCODERS[choose("kind of encoder", kind, ENCODERS)])
-    return load(locate(path_or_id), device=device, dtype=dtype, **options)
+    return load(locate_embedded(path_or_id), device=device, dtype=dtype, **options)
 
 
 def load_judge(
     kind: str, path_or_id: str, *, device: str = "cpu", dtype: str = "float32", **options: Any
 ) -> Any:
-    """Load a model that answers about an image. Raises MetricError.
+    """Load a judge: a model that answers questions about an image. Raises MetricError.
 
     kind        "vqa" (`ask`), "ovd" (`detect`) or "itm" (`match`).
     path_or_id  As for `load_encoder`. vqa: LLaVA-NeXT, or any image-text model with a chat template, also
@@ -110,7 +108,7 @@ def load_judge(
                 BLIP: `batch_size`.
     """
     choose("kind of judge", kind, JUDGES)
-    path_or_id = locate(path_or_id)
+    path_or_id = locate_embedded(path_or_id)
     parsed = parse_reference(path_or_id)
     options |= {"device": device, "dtype": dtype}
     if parsed.is_code:
@@ -129,7 +127,7 @@ def load_judge(
 
 
 def find_plugin(reference: str) -> Any:
-    """Plugged-in judge, or the function that makes it, by reference. Raises MetricError."""
+    """The object that a reference names: a judge, or a function that makes one. Raises MetricError."""
     parsed = parse_reference(reference)
     if parsed.kind == "attribute":
         judge = load_attribute(reference)
@@ -148,24 +146,24 @@ def find_plugin(reference: str) -> Any:
 
 def load_plugin(path_or_id: str, *, kind: str, **options: Any) -> Any:
     """Load a judge of another package or of a file. Raises MetricError."""
-    judge = made_by = find_plugin(path_or_id)
-    if not hasattr(judge, METHODS[kind]) or isinstance(judge, type):
+    plugin = judge = find_plugin(path_or_id)
+    if not hasattr(plugin, METHODS[kind]) or isinstance(plugin, type):  # a function, or a class to be called
         options = {"kind": kind, **options}
         try:
-            inspect.signature(judge).bind(**options)
+            inspect.signature(plugin).bind(**options)
         except (TypeError, ValueError):
             raise MetricError(
                 f"'{path_or_id}' is neither a judge nor a function of {', '.join(options)} that makes one."
             ) from None
-        judge = judge(**options)
+        judge = plugin(**options)
     needed = ("fingerprint", "describe", METHODS[kind], *(("template",) if kind == "vqa" else ()))
     if missing := [part for part in needed if not hasattr(judge, part)]:
         raise MetricError(f"'{path_or_id}' is not a judge '{kind}': it has no {', '.join(missing)}.")
-    return _Plugin(judge, source_digest(made_by))
+    return _Plugin(judge, source_digest(plugin))
 
 
 class _Plugin:
-    """Judge whose fingerprint includes its source code: edits to it invalidate cached answers."""
+    """A judge whose fingerprint includes its source code: a change to the code invalidates cached answers."""
 
     def __init__(self, judge: Any, source: str) -> None:
         self._judge, self.fingerprint = judge, f"{judge.fingerprint}-{source[:12]}"
@@ -186,7 +184,7 @@ def load_choices(path_or_id: str, *, device: str = "cpu", dtype: str = "float32"
 
     if parse_reference(path_or_id).kind == "attribute":
         return make_choice_model(load_attribute(path_or_id), path_or_id.rpartition(":")[2])
-    return ChatChoices.load(locate(path_or_id), device=device, dtype=dtype, **options)
+    return ChatChoices.load(locate_embedded(path_or_id), device=device, dtype=dtype, **options)
 
 
 def check_reward(reference: str) -> tuple[str, str]:
@@ -196,7 +194,7 @@ def check_reward(reference: str) -> tuple[str, str]:
         forms = ", ".join(f"{name}:MODEL" for name in REWARDS)
         raise MetricError(f"'{reference}' is not a reward; expected {forms}.")
     choose("kind of reward", kind, REWARDS)
-    model = locate(model)
+    model = locate_embedded(model)
     if kind != "editscore" or not expand_user(Path(model, "adapter_config.json")).is_file():
         endpoint.check(model)
     return kind, model
@@ -207,18 +205,18 @@ def load_reward(
     *,
     device: str = "cpu",
     dtype: str = "float32",
-    sending: Mapping[str, Any] = {},
+    endpoint_options: Mapping[str, Any] = {},
     **options: Any,
 ) -> Any:
     """Load a reward (`metrics.rewards.RewardJudge`). Raises MetricError.
 
-    reference  "editscore:owner/name", EditScore's questions to an image-text model (arXiv:2509.23909);
-               "pairwise:owner/name", any model of multiple choice.
-    sending    Options of `metrics.chat.endpoint.Endpoint` for a served model.
-    options    editscore: `passes`.
+    reference         "editscore:owner/name", EditScore's questions to an image-text model (arXiv:2509.23909);
+                      "pairwise:owner/name", any multiple-choice model.
+    endpoint_options  Of `metrics.chat.endpoint.Endpoint`, for a served model.
+    options           editscore: `passes`.
     """
     kind, model = check_reward(reference)
-    options |= sending if is_served(model) else {}
+    options |= endpoint_options if is_served(model) else {}
     return pkgutil.resolve_name(REWARDS[kind])(model, device=device, dtype=dtype, **options)
 
 
@@ -227,16 +225,16 @@ def load_dual(reference: str, *, device: str = "cpu", dtype: str = "float32", ba
 
     reference  A folder or hub id of transformers (CLIP, SigLIP, ...); "open_clip:ARCHITECTURE/TAG",
                "open_clip:hf-hub:OWNER/NAME", or a folder in open_clip's layout; the controls "random" and
-               "constant"; "sentence:FOLDER_OR_ID", which has `encode_text` alone; "file.py:object".
+               "constant"; "sentence:FOLDER_OR_ID", which has only `encode_text`; "file.py:object".
     """
-    reference = locate(reference)
+    reference = locate_embedded(reference)
     prefix = dual_prefix(reference)
     if parse_reference(reference).kind == "attribute" and prefix is None:
         from nein.metrics import dual
 
         model = load_attribute(reference)
-        mark = dual.fingerprint_of(model)
-        return dual.make_dual(model, name=reference, fingerprint=mark, batch_size=batch_size)
+        fingerprint = dual.fingerprint_of(model)
+        return dual.make_dual(model, name=reference, fingerprint=fingerprint, batch_size=batch_size)
     if prefix is None and Path(reference, "open_clip_config.json").is_file():
         prefix = "open_clip"
     load = pkgutil.resolve_name(DUALS[prefix] if prefix else "nein.metrics.encoders:load_towers")
@@ -251,16 +249,18 @@ def dual_prefix(reference: str) -> str | None:
 
 def origins(kind: str, reference: str) -> list[Need]:
     """Downloads of a model; none for a folder or an endpoint. Raises MetricError. kind: of an encoder or
-    judge, "dual", "text", or any other word for a model in transformers' layout."""
-    reference = locate(reference)
+    judge, "dual", "text" (a dual of which only the sentences are encoded), or any other word for a model in
+    transformers' layout."""
+    reference = locate_embedded(reference)
     if is_local(reference) or parse_reference(reference).kind in REFERENCES:
         return []
+    lister = ORIGINS.get(kind)
     if kind in ("dual", "text"):
-        kind = dual_prefix(reference) or kind
-        reference = reference.removeprefix("sentence:")
-        if kind in ("random", "constant"):
+        prefix = dual_prefix(reference) or ""
+        if prefix in ("random", "constant"):
             return []
-    if kind in ORIGINS and (downloads := pkgutil.resolve_name(ORIGINS[kind])(reference)) is not None:
+        lister, reference = ORIGINS.get(prefix), reference.removeprefix("sentence:")
+    if lister and (downloads := pkgutil.resolve_name(lister)(reference)) is not None:
         return downloads
-    origin = Need.parse(reference)
-    return [origin] if origin else []
+    need = Need.parse(reference)
+    return [need] if need else []

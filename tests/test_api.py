@@ -14,7 +14,7 @@ from nein import editors
 from nein.benchmarks.nein.config import CompareConfig, EvalConfig
 from nein.benchmarks.nein.runs import RunDir
 from nein.engine.folder import sample_seed
-from nein.loading.errors import UserError, plain
+from nein.loading.errors import UserError, fold_name
 from nein.metrics import METRICS, dual
 from nein.nano import zoo
 from tests.helpers import commands
@@ -251,7 +251,7 @@ def test_metrics_are_found_however_their_names_are_written():
     options = CompareConfig(runs=[Path()], metrics=["LPIPS"])
     options.check()
     assert options.metrics == ["lpips"]
-    assert len({plain(name) for name in METRICS}) == len(METRICS)
+    assert len({fold_name(name) for name in METRICS}) == len(METRICS)
 
 
 def test_a_function_answers_questions_and_their_negations(tmp_path):

@@ -1,5 +1,5 @@
-"""The table of benchmarks: ours, and those of installed packages, which are entry points of the group
-`nein.benchmarks` (name = name of the benchmark, object = a `nein.benchmarks.runner.Benchmark`)."""
+"""The benchmarks by name, and the benchmark of a run's folder. An installed package adds its own by an entry
+point of the group `nein.benchmarks`: the benchmark's name, and its `nein.benchmarks.runner.Benchmark`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nein.benchmarks.runner import Benchmark, Finished
 
 GROUP = "nein.benchmarks"
-OURS = {
+OURS = {  # name -> "module:object"
     "nein": "nein.benchmarks.nein.run:NEIN",
     "negbench": "nein.benchmarks.negbench.runs:NEGBENCH",
     "negvqa": "nein.benchmarks.negvqa.runs:NEGVQA",
@@ -27,7 +27,7 @@ OURS = {
 
 
 def plugins() -> dict[str, str]:
-    """Name -> place of those of packages; a name of ours stays ours."""
+    """Name -> "module:object" of the benchmarks of installed packages; none replaces one of ours."""
     points = importlib.metadata.entry_points(group=GROUP)
     return {point.name: point.value for point in points if point.name not in OURS}
 
@@ -63,26 +63,27 @@ def get_of_run(folder: Path) -> Benchmark:
 def find_finished(paths: Sequence[Path]) -> list[Path]:
     """The run folders at or below the paths, all of which must be complete. Raises UserError."""
     folders = collect_runs(paths)
-    if open_ := next((folder for folder in folders if not Folder(folder).is_complete), None):
-        raise UserError(
-            f"The run '{open_}' is not complete; rerun its command (progress: nein status {open_})."
-        )
+    for folder in folders:
+        if not Folder(folder).is_complete:
+            raise UserError(
+                f"The run '{folder}' is not complete; rerun its command (progress: nein status {folder})."
+            )
     return folders
 
 
 def group_by_data(folders: Sequence[Path]) -> list[tuple[Benchmark, list[Finished]]]:
     """Finished runs, grouped by benchmark and data."""
-    groups: dict[tuple[str, str], list[Path]] = {}
+    groups: dict[tuple[str, str], list[Path]] = {}  # (name of the benchmark, digest of its data) -> runs
     for folder in folders:
         data = Folder(folder).entries().get("data", {})
-        digest = str(data.get("records_sha256") or data.get("sha256"))
+        digest = str(data.get("records_sha256") or data.get("sha256"))  # the key depends on the benchmark
         groups.setdefault((get_of_run(folder).name, digest), []).append(folder)
     return [(get(name), get(name).load_finished(members)) for (name, _), members in groups.items()]
 
 
 def get_shared(paths: Sequence[Path]) -> Benchmark:
     """The one benchmark of all runs at or below the paths. Raises UserError."""
-    kinds = sorted({get_of_run(folder).name for folder in collect_runs(paths)})
-    if len(kinds) > 1:
-        raise UserError(f"These runs are of {', '.join(kinds)}; pass runs of one benchmark.")
-    return get(kinds[0])
+    benchmarks = sorted({get_of_run(folder).name for folder in collect_runs(paths)})
+    if len(benchmarks) > 1:
+        raise UserError(f"These runs are of {', '.join(benchmarks)}; pass runs of one benchmark.")
+    return get(benchmarks[0])

@@ -20,7 +20,7 @@ from nein.datasets import harness, hub, interleave_sources, read_records
 from nein.datasets.negbench.official import iter_rows
 from nein.engine import atomic, images
 from nein.engine.folder import Row
-from nein.loading.errors import Problems, UserError, plain, unknown
+from nein.loading.errors import Problems, UserError, fold_name, unknown
 from nein.loading.references import expand_user
 from nein.metrics.letters import LETTERS
 from nein.nano import data as nano
@@ -47,8 +47,8 @@ TITLES = {"DocChart": "Doc & Chart"}  # category -> its name in tables
 @functools.lru_cache
 def category_of(subset: str) -> str:
     """The category of a subset, whatever its case and punctuation; `OTHER` for an unknown one."""
-    category_by_name = {plain(name): key for key, names in CATEGORIES.items() for name in names}
-    return category_by_name.get(plain(subset), OTHER)
+    category_by_name = {fold_name(name): key for key, names in CATEGORIES.items() for name in names}
+    return category_by_name.get(fold_name(subset), OTHER)
 
 
 @dataclass(frozen=True, slots=True)

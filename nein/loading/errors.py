@@ -1,4 +1,5 @@
-"""Errors that a user can correct, with their sentences and codes; and work of which one item may fail."""
+"""Errors that a user can correct, the matching of typed names, and `isolate`, which works on a batch although
+one of its items fails."""
 
 from __future__ import annotations
 
@@ -11,10 +12,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+log = logging.getLogger(__name__)
+#: Gets the tracebacks of errors in a user's code; prints nothing, but may have listeners.
+tracebacks = logging.getLogger("nein.tracebacks")
+tracebacks.propagate = False
+tracebacks.addHandler(logging.NullHandler())
+#: Exceptions of models and image libraries on bad input. Bugs of ours (TypeError, ...) are not caught.
+MODEL_ERRORS = (RuntimeError, ValueError, OSError, IndexError, ArithmeticError)
+Item = TypeVar("Item")
+
 
 class UserError(ValueError):
     """An error that the user can correct. Its message is one sentence: what was given; what is allowed; what
-    to do. `code` is a word for programs that does not change with the sentence."""
+    to do. `code` is a word for programs; it stays when the message is reworded."""
 
     def __init__(self, message: str = "", code: str = "user") -> None:
         super().__init__(message)
@@ -25,14 +35,16 @@ class UnavailableError(UserError):
     """A model that cannot be asked at all: the command ends, since no single sample is the cause."""
 
 
+# --- names that a user types ---
+
+
 def unknown(noun: str, name: str, allowed: Iterable[str], hint: str = "") -> UserError:
-    """The error for a name that is not in a list: near match first, then the list, then a hint.
+    """The error, to be raised, for a name that is not in a list; names the closest, then all, then a hint.
 
     >>> str(unknown("metric", "clipi", ["clip_i", "dino"]))
     "Unknown metric 'clipi'; did you mean 'clip_i'? Allowed: clip_i, dino."
     """
-    names = list(allowed)
-    near = near_match(name, names)
+    near = near_match(name, names := list(allowed))
     guess = f"; did you mean '{near}'?" if near else "."
     listing = f" Allowed: {', '.join(names)}." if names else ""
     return UserError(f"Unknown {noun} '{name}'{guess}{listing}{' ' + hint if hint else ''}", "unknown-name")
@@ -46,28 +58,30 @@ def choose(noun: str, name: str, allowed: Iterable[str]) -> str:
 
 
 def match_name(noun: str, name: str, allowed: Iterable[str]) -> str:
-    """The allowed name that equals `name` but for case, hyphens, underscores, spaces and brackets. Raises the
-    UserError of `unknown`.
+    """The allowed name that equals `name` apart from case and every sign that is no letter or digit. Raises
+    the UserError of `unknown`.
 
     >>> match_name("metric", "CLIP-I", ["clip_i", "dino"])
     'clip_i'
     """
-    names = list(allowed)
-    for match in (name, *(other for other in names if plain(other) == plain(name))):
-        if match in names:
-            return match
+    if name in (names := list(allowed)):
+        return name
+    for candidate in names:
+        if fold_name(candidate) == fold_name(name):
+            return candidate
     raise unknown(noun, name, names)
 
 
-def plain(name: str) -> str:
+def fold_name(name: str) -> str:
+    """The letters and digits of a name, without case."""
     return "".join(filter(str.isalnum, name.casefold()))
 
 
 def near_match(name: str, allowed: Iterable[str]) -> str | None:
     """The closest allowed name, or None below a difflib ratio of 0.6."""
     names = list(allowed)
-    close = difflib.get_close_matches(str(name).lower(), [n.lower() for n in names], n=1)
-    return next((n for n in names if n.lower() == close[0]), None) if close else None
+    matches = difflib.get_close_matches(str(name).lower(), [word.lower() for word in names], n=1)
+    return next((word for word in names if word.lower() in matches), None)
 
 
 def shortlist(items: Iterable[str], limit: int = 10) -> str:
@@ -80,9 +94,9 @@ def shortlist(items: Iterable[str], limit: int = 10) -> str:
 
 @dataclass
 class Problems:
-    """Collects the problems of a data set, to report all of them at once: kind -> items."""
+    """Collects the problems of a data set, to report all of them at once."""
 
-    _by_kind: dict[str, list[str]] = field(default_factory=dict)
+    _by_kind: dict[str, list[str]] = field(default_factory=dict)  # kind of problem -> items that have it
 
     def add(self, kind: str, item: str) -> None:
         self._by_kind.setdefault(kind, []).append(item)
@@ -92,16 +106,10 @@ class Problems:
             return
         lines = [f"  {len(items)} x {kind}: {shortlist(items, 8)}" for kind, items in self._by_kind.items()]
         total = sum(len(items) for items in self._by_kind.values())
-        head = f"{source} has {total} problem{'s' * (total > 1)}:"
-        raise UserError("\n".join([head, *lines]))
+        raise UserError("\n".join([f"{source} has {total} problem{'s' * (total > 1)}:", *lines]))
 
 
-log = logging.getLogger(__name__)
-
-Item = TypeVar("Item")
-
-#: Exceptions of models and image libraries on bad input. Bugs of ours (TypeError, ...) are not caught.
-MODEL_ERRORS = (RuntimeError, ValueError, OSError, IndexError, ArithmeticError)
+# --- an error in one line ---
 
 
 def first_line(error: BaseException) -> str:
@@ -114,24 +122,19 @@ def message(error: BaseException) -> str:
     return (" ".join(str(error).split()) or type(error).__name__)[:300]
 
 
-#: Gets the tracebacks of errors in a user's code; prints nothing, but may have listeners.
-tracebacks = logging.getLogger("nein.tracebacks")
-tracebacks.propagate = False
-tracebacks.addHandler(logging.NullHandler())
-
-
 def reason(error: BaseException) -> str:
-    """One line for an unscored sample: the class of the error, its first line, and its place in the user's
-    code."""
-    kind = type(error).__name__
-    text = f"{kind}: {first_line(error)}" if str(error).strip() else kind
+    """One line for an unscored sample: the class of the error, its first line, and the innermost line of the
+    user's own code, if the error passed through it."""
+    error_class = type(error).__name__
+    sentence = f"{error_class}: {first_line(error)}" if str(error).strip() else error_class
+    libraries = ("<", str(Path(os.__file__).parent))  # "<": frames without a file; the standard library
     for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
-        file, ours = frame.f_code.co_filename, str(frame.f_globals.get("__name__")).startswith("nein.")
-        if not (ours or "site-packages" in file or file.startswith(("<", str(Path(os.__file__).parent)))):
-            text += f" ({Path(file).name}:{line}, in {frame.f_code.co_name})"
-            tracebacks.error("%s", text, exc_info=error)
+        file, is_ours = frame.f_code.co_filename, str(frame.f_globals.get("__name__")).startswith("nein.")
+        if not (is_ours or "site-packages" in file or file.startswith(libraries)):
+            sentence += f" ({Path(file).name}:{line}, in {frame.f_code.co_name})"
+            tracebacks.error("%s", sentence, exc_info=error)
             break
-    return text
+    return sentence
 
 
 def out_of_memory(error: BaseException) -> bool:
@@ -139,14 +142,17 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 
 
+# --- a batch of which one item may fail ---
+
+
 def isolate(
     work: Callable[[Sequence[Item]], Iterable[Any]],
     items: Sequence[Item],
-    failed: Callable[[BaseException], Any] = reason,
+    describe: Callable[[BaseException], Any] = reason,
     errors: tuple[type[BaseException], ...] = MODEL_ERRORS,
 ) -> list[Any]:
-    """`work(items)`, a result per item. If it raises one of `errors`, each item is tried alone, and the
-    culprit gets `failed(error)`. Out of memory and an unavailable model end the command."""
+    """`work(items)`, a result per item. If it raises one of `errors`, each item is tried alone; a culprit
+    gets `describe(error)`. Out of memory and an unavailable model end the command."""
     if not items:
         return []
     try:
@@ -155,9 +161,9 @@ def isolate(
         if out_of_memory(error) or isinstance(error, UnavailableError):
             raise
         if len(items) == 1:
-            return [failed(error)]
+            return [describe(error)]
         log.warning("%d items together failed (%s); trying them one by one", len(items), reason(error))
-        return [result for item in items for result in isolate(work, [item], failed, errors)]
+        return [result for item in items for result in isolate(work, [item], describe, errors)]
     if len(results) != len(items):
         raise AssertionError(f"{len(items)} items were given and {len(results)} results came back")
     return results
@@ -167,8 +173,10 @@ def isolate_answers(
     ask: Callable[[list[Any], list[Any]], Iterable[Any]],
     images: Iterable[Any],
     texts: Iterable[Any],
-    failed: Callable[[BaseException], Any] = reason,
+    describe: Callable[[BaseException], Any] = reason,
 ) -> list[Any]:
     """`ask(images, texts)`, an answer per image, with `isolate`."""
     pairs = [*zip(images, texts, strict=True)]
-    return isolate(lambda part: ask([image for image, _ in part], [text for _, text in part]), pairs, failed)
+    return isolate(
+        lambda part: ask([image for image, _ in part], [text for _, text in part]), pairs, describe
+    )

@@ -1,4 +1,5 @@
-"""References to models: their kinds, names that installed packages offer, and downloads that they need."""
+"""Names of models (references) and the files behind them: kinds of references, the hub's cache, addresses of
+servers, models of installed packages, downloads, and imports of a user's file."""
 
 from __future__ import annotations
 
@@ -16,8 +17,7 @@ from urllib.parse import urlsplit
 
 from nein.loading.errors import UserError, first_line, near_match
 
-#: Group of entry points that give models by name: `nano = "package.module:path"` makes `nano:NAME` the folder
-#: `path(NAME)`.
+#: Entry points of packages with models: by `nano = "module:path"` the model `nano:NAME` is in `path(NAME)`.
 REFERENCES = "nein.references"
 _ATTRIBUTE = re.compile(r"([^\W\d]\w*(\.[^\W\d]\w*)*|.+\.py):[^\W\d]\w*")
 Kind = Literal["served", "embedded", "plugin", "attribute", "local", "hub", "name"]
@@ -26,11 +26,14 @@ Kind = Literal["served", "embedded", "plugin", "attribute", "local", "hub", "nam
 class Reference(NamedTuple):
     """A model as a user names it.
 
-    kind      "served" (openai:URL#MODEL, openai:MODEL), "embedded" (nano:NAME), "plugin" (plugin:NAME),
-              "attribute" (module:attribute, file.py:attribute), "local" (a path, or an existing file), "hub"
-              (owner/name[@revision]), or "name" (a row of a table, or nothing).
-    name      "served": the model; "plugin", "attribute": the part after the colon; others: the reference
-              without its revision.
+    kind      "served"     openai:URL#MODEL, openai:MODEL
+              "embedded"   nano:NAME
+              "plugin"     plugin:NAME
+              "attribute"  module:attribute, file.py:attribute
+              "local"      a path, or the name of an existing file
+              "hub"        owner/name[@revision]
+              "name"       any other word: a row of a table, or unknown
+    name      "served": the model; "plugin", "attribute": after the colon; others: all but the revision.
     revision  Of "hub" and "name".
     url       Of "served": None without one, "" for an unusable one.
     """
@@ -57,7 +60,7 @@ class Reference(NamedTuple):
 
 
 def parse_reference(reference: str) -> Reference:
-    """The reference of a text, by its form, or by an existing file. Raises UserError for an empty one."""
+    """The reference that a text is by its form, or by an existing file. Raises UserError for ''."""
     if not reference:
         raise UserError("'' names no model; give a hub id, a folder, nano:NAME or openai:URL#MODEL.")
     prefix, colon, address = reference.partition(":")
@@ -78,18 +81,18 @@ def parse_reference(reference: str) -> Reference:
     return Reference(reference, "hub" if "/" in name else "name", name, revision or None)
 
 
+# --- the hub's cache ---
+
+
 def find_cached_folder(repository: str, revision: str | None, kind: str = "model") -> Path | None:
-    """The folder in the hub's cache with files of a repository ("model", "dataset"), maybe not all; its name
-    is the commit."""
+    """The folder in the hub's cache with some or all files of a repository; its name is the commit. kind: of
+    the repository, "model" or "dataset"."""
     from huggingface_hub import snapshot_download
 
     try:
+        # Without patterns a repository with only some of its files is refused.
         folder = snapshot_download(
-            repository,
-            repo_type=kind,
-            revision=revision,
-            local_files_only=True,
-            allow_patterns=[],  # else a repository with only some of its files is refused
+            repository, repo_type=kind, revision=revision, local_files_only=True, allow_patterns=[]
         )
     except (OSError, ValueError):  # not in the cache, or not the name of a repository
         return None
@@ -122,23 +125,27 @@ def check_hub(repository: str, revision: str | None = None) -> None:
         ) from None
 
 
+# --- addresses of servers, without credentials ---
+
+
 def is_served(reference: str) -> bool:
     """Whether a model is behind an address instead of in this process."""
     return reference.startswith("openai:")
 
 
 def is_address(url: str) -> bool:
-    """Whether it is an address of a server, without user, password and query."""
+    """Whether it is the address of a server, without user, password and query."""
     try:
         parts = urlsplit(url)
-        plain = parts.username is None and not parts.query
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and plain
+        is_bare = parts.username is None and not parts.query
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and is_bare
     except ValueError:  # a port that is no number
         return False
 
 
-#: Up to the last "@".
+#: User and password, up to the last "@" before a "#" (fragment), or else before a "/" (path).
 _USER = re.compile(r"://(?:[^\s'\"<>`#]*|[^\s'\"<>`/]*)@")
+#: In group 1 the address up to its query, which ends at a "#".
 _QUERY = re.compile(r"(://[^\s'\"<>`?#]*)\?[^\s'\"<>`#]*")
 
 
@@ -160,8 +167,11 @@ def check_credentials(value: Any) -> None:
         )
 
 
+# --- paths, and models of installed packages ---
+
+
 def expand_user(path: str | Path) -> Path:
-    """The path with its `~` replaced; that of an unknown user stays, where `Path.expanduser` raises."""
+    """The path with its `~` replaced. `~name` of an unknown user stays; `Path.expanduser` would raise."""
     return Path(os.path.expanduser(path))  # noqa: PTH111
 
 
@@ -170,11 +180,11 @@ def is_local(path: str | Path) -> bool:
     return os.path.exists(os.path.expanduser(path))  # noqa: PTH110, PTH111
 
 
-def locate(reference: str) -> str:
-    """The folder of an installed package's model ("nano:clip"); any other reference unchanged. Raises
-    UserError for a name that the package does not have."""
+def locate_embedded(reference: str) -> str:
+    """The folder of an installed package's model ("nano:clip"); any other reference is returned unchanged.
+    Raises UserError for a name that the package does not have."""
     scheme, colon, name = reference.partition(":")
-    for point in _find_offers(scheme, tuple(sys.path)) if colon else ():
+    for point in _find_entry_points(scheme, tuple(sys.path)) if colon else ():
         try:
             return str(point.load()(name))
         except (ValueError, FileNotFoundError) as error:
@@ -183,17 +193,19 @@ def locate(reference: str) -> str:
 
 
 @functools.lru_cache(maxsize=16)
-def _find_offers(scheme: str, path: tuple[str, ...]) -> tuple[metadata.EntryPoint, ...]:
+def _find_entry_points(scheme: str, path: tuple[str, ...]) -> tuple[metadata.EntryPoint, ...]:
     """Cached, since each search reads a file of every installed package. path: `sys.path`."""
     return tuple(metadata.entry_points(group=REFERENCES, name=scheme))
 
 
-#: Configurations, tokenizers, templates.
+# --- downloads ---
+
+#: Patterns of the files of a repository without weights: configurations, tokenizers, templates.
 TEXTS = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken")
 
 
 class Need(NamedTuple):
-    """Files that a run downloads.
+    """Files that a run must download.
 
     reference  OWNER/NAME of a repository on the hub; for kind "url" the address of a file.
     revision   Commit, branch or tag (None: main branch); for "url" the beginning of its SHA-256.
@@ -213,24 +225,27 @@ class Need(NamedTuple):
     @classmethod
     def parse(cls, path_or_id: str, revision: str | None = None, files: tuple[str, ...] = ()) -> Need | None:
         """The need of `owner/name[@revision]`; None for models of installed packages and for local files."""
-        reference = parse_reference(locate(path_or_id))
+        reference = parse_reference(locate_embedded(path_or_id))
         if is_local(reference.text):
             return None
         return cls(reference.name, revision or reference.revision, files=files)
 
 
+# --- objects in a module, or in a user's file ---
+
+
 def load_attribute(reference: str) -> Any:
     """The object of `module:attribute` or `file.py:attribute`. Raises UserError where it does not exist, or
     its module fails."""
-    home, _, name = reference.rpartition(":")
+    source, _, name = reference.rpartition(":")
     try:
-        if not home.endswith(".py"):
+        if not source.endswith(".py"):
             return pkgutil.resolve_name(reference)
-        module = _import_file(expand_user(home))
+        module = _import_file(expand_user(source))
         if not hasattr(module, name):
             near = near_match(name, vars(module))
             guess = f"; did you mean '{near}'?" if near else ""
-            raise AttributeError(f"'{home}' has no '{name}'{guess}")
+            raise AttributeError(f"'{source}' has no '{name}'{guess}")
         return getattr(module, name)
     except (ImportError, AttributeError, OSError, SyntaxError) as error:
         raise UserError(f"'{reference}' cannot be imported: {error}") from None
@@ -239,7 +254,7 @@ def load_attribute(reference: str) -> Any:
 
 
 def _import_file(file: Path) -> Any:
-    """The module of a file, run once; it can import files beside it."""
+    """The module of a file, which is run once; it can import the other files of its folder."""
     name = f"_file_{hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:12]}"
     if name in sys.modules:
         return sys.modules[name]

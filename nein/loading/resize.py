@@ -1,4 +1,4 @@
-"""Rule "r64": the sizes in which editors get images, and in which NeIn's samples were made."""
+"""Resizing of images by rule "r64", which InstructPix2Pix uses for its inputs and NeIn for its samples."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ def r64_size(width: int, height: int, resolution: int = 512) -> tuple[int, int]:
 
     Source: edit_cli.py of github.com/timothybrooks/instruct-pix2pix @ 0dffd1e. The order of the
     floating-point operations is the original's and must stay: where a product lands just below a multiple of
-    64 the floor takes 64 pixels away (sides 98, 103, 107 become 448 at resolution 512). UserError where
-    that leaves nothing.
+    64 the floor takes 64 pixels away (sides 98, 103, 107 become 448 at resolution 512). Raises UserError
+    where a side would be 0.
     """
     factor = resolution / max(width, height)
-    factor = math.ceil(min(width, height) * factor / 64) * 64 / min(width, height)
+    factor = math.ceil(min(width, height) * factor / 64) * 64 / min(width, height)  # short side n * 64
     size = int((width * factor) // 64) * 64, int((height * factor) // 64) * 64
     if 0 in size:
-        enough = 64 * max(width, height) // min(width, height) + 1
+        least = 64 * max(width, height) // min(width, height) + 1
         raise UserError(
             f"the image is {width} x {height}, which rule r64 rounds to {size[0]} x {size[1]} at resolution "
-            f"{resolution}; sides must be 64 or more: give a resolution of {enough} or more"
+            f"{resolution}; sides must be 64 or more: give a resolution of {least} or more"
         )
     return size
 
 
 def r64(image: np.ndarray, resolution: int) -> np.ndarray:
-    """`fit` to `r64_size`. Source as there."""
+    """(H, W, 3) uint8 -> the same image in the size of `r64_size`."""
     return fit(image, r64_size(image.shape[1], image.shape[0], resolution))
 
 

@@ -181,6 +181,6 @@ def load_reward(
     the run's judge; how: device and dtype."""
     if reference == REMOVAL:
         return removal()
-    judge = metrics.load_reward(reference, sending=services.options, **how)
+    judge = metrics.load_reward(reference, endpoint_options=services.options, **how)
     services.keep(judge.model)  # pairwise comparison by a model of multiple choice
     return services.keep(judge)

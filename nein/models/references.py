@@ -23,7 +23,7 @@ from nein.loading.references import (
     find_cached_commit,
     is_local,
     is_served,
-    locate,
+    locate_embedded,
     parse_reference,
 )
 from nein.metrics.models import GROUP as JUDGE_PLUGINS
@@ -75,7 +75,7 @@ def slugify(reference: str) -> str:
 
 def resolve(reference: str) -> str:
     """The folder, file or hub id with revision of a reference. Raises UserError for an unknown nano model."""
-    location = locate(split_label(reference)[1])
+    location = locate_embedded(split_label(reference)[1])
     # A missing path keeps its "./", which tells it from a hub id.
     is_path = parse_reference(location).kind == "local" and is_local(location)
     return str(expand_user(location)) if is_path else location
