@@ -1,4 +1,5 @@
-"""The maker of data, shared by the three benchmarks: a source, stages over its shards, files and a card.
+"""How a data set of any of the three benchmarks is made: records, stages over shards of them, a summary; then
+parts of cards, and readers of captioned images.
 
 OUT/manifest.json     what decides the data, where they come from, counts
 OUT/work/<stage>/     the rows of a stage, a file per shard
@@ -33,20 +34,20 @@ from nein.models.llm import LlmOptions
 from nein.reporting.tables import pipes
 
 UNREADABLE = "unreadable image"
-Looked = np.ndarray | str  # (H, W, 3) uint8, or why there is no image
+ImageOrReason = np.ndarray | str  # (H, W, 3) uint8, or why there is no image
 
 
 class BuildFolder(Folder):
-    """The folder of a data set on its way."""
+    """The folder of a data set that is being made."""
 
     content_name = "a build"
 
 
 class Maker:
-    """A data set on its way. Its constructor finds what is wrong with names, lists and models; it loads none.
+    """A data set that is being made. The constructor checks names, lists and models, and loads no model.
 
     listing  The records of the source; stages: those that the options need, in order.
-    decides  Options that decide rows; the rest may differ between commands on one folder.
+    decides  Names of the options that decide rows; the others may differ between commands on one folder.
     """
 
     listing: Listing[Any]
@@ -59,7 +60,7 @@ class Maker:
         self.folder = self.folder_type(config.out_dir)
 
     def identity(self, device: str) -> Row:
-        """Everything that decides a row."""
+        """Everything that decides the rows, for the manifest."""
         return {
             **{name: getattr(self.config, name) for name in self.decides.split()},
             "listing": self.listing.sha256(),
@@ -69,7 +70,7 @@ class Maker:
 
     @property
     def blocks(self) -> Blocks:
-        """The shards, cut over the whole list, whatever `--limit`."""
+        """The shards of the whole list: `--limit` selects some, and moves no boundary."""
         return Blocks.first(len(self.listing.records), self.shard_size, self.config.limit)
 
     def members(self, shard: int) -> list[Any]:
@@ -82,7 +83,7 @@ class Maker:
         return [Step(self.folder, stage(self, device)) for stage in self.stages]
 
     def finish(self) -> tuple[str, Row]:
-        """Writes files and card of finished stages: a summary in words, entries of the manifest."""
+        """Writes the data set and its card; returns a summary in words and entries of the manifest."""
         raise NotImplementedError
 
     def services(self) -> Services:
@@ -93,9 +94,9 @@ class Maker:
 
 
 class ShardStage(Stage):
-    """From the inputs of a shard to its rows, which depend on shard, options and models alone.
+    """Makes the rows of a shard, which depend on shard, options and models alone.
 
-    kind  Of the model that it needs.
+    kind  The kind of the model that the stage needs, by which a manifest lists it.
     """
 
     kind: ClassVar[str]
@@ -112,20 +113,20 @@ class ShardStage(Stage):
         raise NotImplementedError
 
     def works_at(self) -> str:
-        """Where the model works (`nein.engine.stages.Model`); "host": there is none."""
+        """Where the model works (`nein.engine.stages.Model`); "host": the stage has no model."""
         return "device"
 
     def make(self, model: Any, inputs: Any) -> Sequence[Any]:
-        """A row per record; of one that failed it says why."""
+        """One row per record; the row of a failed record says why it failed."""
         raise NotImplementedError
 
     def work(self, model: Any, inputs: Any, missing: tuple[str, ...]) -> Mapping[str, Rows]:
         return {self.outputs[0]: self.make(model, inputs)}
 
 
-def make(kind: Callable[[Any], Maker], config: Any, executor: Executor) -> str | None:
+def make(maker_type: Callable[[Any], Maker], config: Any, executor: Executor) -> str | None:
     """Runs the remaining stages; returns the summary of a finished data set, else None. Raises UserError."""
-    maker = kind(config)  # reads lists, loads no model
+    maker = maker_type(config)  # reads lists, loads no model
     steps = maker.steps(executor.device)
     with executor.lock([maker.folder]):
         if executor.is_main:
@@ -136,7 +137,7 @@ def make(kind: Callable[[Any], Maker], config: Any, executor: Executor) -> str |
             }
             maker.folder.open(maker.identity(executor.device), facts, overwrite=config.overwrite)
         executor.processes.barrier()
-        executor.compute(steps, functools.partial(_steps, kind, config))
+        executor.compute(steps, functools.partial(_make_steps, maker_type, config))
         if not executor.concludes:
             return None
         summary, entries = maker.finish()
@@ -144,12 +145,12 @@ def make(kind: Callable[[Any], Maker], config: Any, executor: Executor) -> str |
         return summary
 
 
-def _steps(kind: Callable[[Any], Maker], config: Any, device: str) -> list[Step]:
-    return kind(config).steps(device)
+def _make_steps(maker_type: Callable[[Any], Maker], config: Any, device: str) -> list[Step]:
+    return maker_type(config).steps(device)
 
 
 def llm_identity(options: LlmOptions) -> Row:
-    """Everything but the prompt that decides an answer; the address may change."""
+    """Everything besides the prompt that decides an answer; the address of a served model does not."""
     model = str(options.model)
     keys = ("temperature", "max_tokens", "attempts", "dtype")
     return {
@@ -159,23 +160,25 @@ def llm_identity(options: LlmOptions) -> Row:
     }
 
 
-# --- what a card says ----------------------------------------------------------------------------
+# --- parts of summaries and cards ----------------------------------------------------------------
 
 
 def tally(values: Iterable[Any]) -> dict[str, int]:
-    """Value -> how often it occurs, commonest first."""
+    """Value -> number of times it occurs, commonest first."""
     return dict(Counter(map(str, values)).most_common())
 
 
-def losses(label: str, counts: Mapping[str, int]) -> list[str]:
-    """Lines of a summary in words: how much is lost for which reason."""
+def list_losses(label: str, counts: Mapping[str, int]) -> list[str]:
+    """Lines of a summary: the count of each reason for which something is missing."""
     return [f"  {count:6d} {label}: {reason}" for reason, count in counts.items()]
 
 
-def section(title: str, counts: Row) -> str:
-    """A table of a card as Markdown; nothing for no counts."""
+def make_section(title: str, counts: Row) -> str:
+    """A section of a card with a table of counts, as Markdown; "" without counts."""
     return f"\n## {title}\n\n{pipes([*counts.items()], ['what', 'count'])}\n" if counts else ""
 
+
+# --- lists of captioned images -------------------------------------------------------------------
 
 Record = TypeVar("Record")
 
@@ -185,10 +188,10 @@ BAD_NAME = "the file name is not a plain name"
 
 @dataclass(frozen=True)
 class Listing(Generic[Record]):
-    """The records of a source in order. One that cannot be used stays with its problem: it is counted, and no
-    shard shifts when it is mended.
+    """The records of a source in order. An unusable record stays, with its problem: it is counted, and
+    repairing it shifts no shard.
 
-    origin  What they are of, for the manifest; notes: what was odd about the list, counted.
+    origin  Where the records come from, for the manifest; notes: oddity of the list -> its count.
     """
 
     records: Sequence[Record]
@@ -196,7 +199,7 @@ class Listing(Generic[Record]):
     notes: Mapping[str, int] = field(default_factory=dict)
 
     def sha256(self) -> str:
-        """Over everything that the list says; of a file its name, and not its pixels."""
+        """SHA-256 over all fields of all records; a file counts by its name, not by its pixels."""
         digest = hashlib.sha256()
         for record in self.records:
             facts = {field.name: getattr(record, field.name) for field in fields(record)}  # type: ignore[arg-type]
@@ -205,7 +208,7 @@ class Listing(Generic[Record]):
 
 
 def image_folder(folder_name: str | None, default: Path) -> Path:
-    """The folder of `--images`, else the one beside the list. Raises UserError."""
+    """The folder of `--images`, or else `default`. Raises UserError."""
     folder = expand_user(folder_name) if folder_name else default
     if not folder.is_dir():
         raise UserError(f"There is no folder '{folder}' with images; pass it as --images.")
@@ -213,8 +216,8 @@ def image_folder(folder_name: str | None, default: Path) -> Path:
 
 
 def iter_captioned(path: Path, suffixes: Iterable[str] = PICTURE_SUFFIXES) -> Iterator[coco.CaptionedImage]:
-    """Captioned images of COCO's JSON, of JSON lines, or of a folder with X.txt beside X.jpg at any depth, as
-    img2dataset writes CC12M. Raises UserError."""
+    """Yields the captioned images of COCO's JSON, of JSON lines, or of a folder with X.txt next to X.jpg at
+    any depth, as img2dataset writes CC12M. Raises UserError."""
     if path.is_dir():
         for file in sorted(path.rglob("*")):
             if file.suffix.lower() in suffixes:
@@ -227,8 +230,8 @@ def iter_captioned(path: Path, suffixes: Iterable[str] = PICTURE_SUFFIXES) -> It
         yield from coco.read(captions=path).images
 
 
-def clean(texts: Iterable[str]) -> tuple[str, ...]:
-    """Distinct captions, white space made single."""
+def clean_texts(texts: Iterable[str]) -> tuple[str, ...]:
+    """The distinct non-empty texts in order, with each run of white space as one space."""
     return tuple(dict.fromkeys(filter(None, (" ".join(text.split()) for text in texts))))
 
 

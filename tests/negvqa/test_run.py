@@ -10,7 +10,7 @@ import pytest
 
 from nein.benchmarks.negvqa.data import AnswersDir
 from nein.benchmarks.negvqa.scores import read_answer as score_of
-from nein.benchmarks.negvqa.stages import Asking
+from nein.benchmarks.negvqa.stages import QuestionForm
 from nein.datasets import negvqa as data
 from nein.engine import images
 from nein.engine.folder import Folder, find_runs
@@ -235,10 +235,11 @@ def test_a_judge_asked_for_letters_and_people_answer_the_same_questions(question
 def test_options_that_pandas_takes_for_missing_vanish_under_paper_only(tmp_path):
     rows = [{**row, "A": "None"} for row in records(1)]
     [item, _] = data.load(str(write_questions(tmp_path, rows))).items
-    shown, hidden = (Asking("original").question(item, "paper", hides).prompt.text for hides in (False, True))
+    form = QuestionForm("original")
+    shown, hidden = (form.write(item, "paper", hide_nan).prompt.text for hide_nan in (False, True))
     assert "Options: A. None B. dog 0\n" in shown
     assert "Options: B. dog 0\n" in hidden
-    [row] = Asking("original").rows(item, Reply("A"))
+    [row] = form.make_rows(item, Reply("A"))
     read = {p: score_of(row, "generated", p)["value"] for p in ("paper", "fixed")}
     assert read == {"paper": 0.0, "fixed": 1.0}
     asked = ("--data", tmp_path / "questions.jsonl", "--model", "judge", "--judge", "tests.rehearsal:b",

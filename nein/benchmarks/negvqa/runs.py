@@ -17,7 +17,7 @@ from nein.benchmarks.baselines import PICTURE_ONLY, TEXT_ONLY, spread_blocks
 from nein.benchmarks.negvqa import estimates, report, scores, sections
 from nein.benchmarks.negvqa.config import NegvqaConfig, ReportConfig
 from nein.benchmarks.negvqa.data import ANSWERS, BLIND, MATCHES, AnswersDir
-from nein.benchmarks.negvqa.stages import Answerer, Asking, FileAnswers, Matching, Questioning
+from nein.benchmarks.negvqa.stages import Answerer, FileAnswers, Matching, QuestionForm, Questioning
 from nein.benchmarks.runner import Benchmark, Finished, Run
 from nein.datasets import negvqa as questions
 from nein.datasets.harness import Question
@@ -128,7 +128,7 @@ class _Maker:
     def _make_arm(self, name: str, answerer: Answerer, load: Callable[[], Any], remedy: str) -> Run:
         config, items = self.config, self.data.items
         # The paper's toolkit reads its table with pandas, to which an option "None" is a missing value.
-        hides = config.protocol == "paper" and any(not MISSING.isdisjoint(item.options) for item in items)
+        hide_nan = config.protocol == "paper" and any(not MISSING.isdisjoint(item.options) for item in items)
         identity: dict[str, Any] = {
             "model": references.identify(answerer.source),
             "role": JUDGE if answerer.reference == JUDGE else "model",
@@ -137,7 +137,7 @@ class _Maker:
             "max_new_tokens": answerer.format.max_new_tokens,
             **references.digest_models({"model": answerer.source}),
         }
-        if hides:
+        if hide_nan:
             identity["missing"] = "not shown"
         if config.model_options:
             identity["options"] = config.model_options
@@ -147,15 +147,15 @@ class _Maker:
             identity["mend"] = remedy
         model_name = f"{answerer.reference}+{remedy}" if remedy else answerer.reference
         model = Model.one(model_name, load, references.find_place(answerer.source))
-        ask = functools.partial(Questioning, model=model, items=items, answerer=answerer, hides=hides)
+        ask = functools.partial(Questioning, model=model, items=items, answerer=answerer, hide_nan=hide_nan)
         blocks = Blocks.first(len(items), config.batch_size, config.limit)
-        askings = [Asking(variant) for variant in VARIANTS]
-        stages: list[Stage] = [ask(name=ANSWERS, blocks=blocks, askings=askings, invalidates=(MATCHES,))]
+        forms = [QuestionForm(variant) for variant in VARIANTS]
+        stages: list[Stage] = [ask(name=ANSWERS, blocks=blocks, forms=forms, invalidates=(MATCHES,))]
         if config.blind:
-            askings = [Asking(variant, TEXT_ONLY) for variant in VARIANTS]
+            forms = [QuestionForm(variant, TEXT_ONLY) for variant in VARIANTS]
             if remedy not in remedies.IN_PAIRS:  # these ask both questions of a pair, or nothing
-                askings.append(Asking("", PICTURE_ONLY))
-            stages.append(ask(name=BLIND, blocks=spread_blocks(blocks, config.blind), askings=askings))
+                forms.append(QuestionForm("", PICTURE_ONLY))
+            stages.append(ask(name=BLIND, blocks=spread_blocks(blocks, config.blind), forms=forms))
         return self._make_run(name, answerer.reference, identity, stages)
 
     def make_file_run(self, name: str, file: str) -> Run:

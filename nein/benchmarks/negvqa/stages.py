@@ -1,8 +1,8 @@
 """The stages of a run of NegVQA: `Questioning` asks a model, `FileAnswers` reads answers from a file, and
 `Matching` finds the letter where VLMEvalKit's rule finds none.
 
-The matcher is the toolkit's second step: a language model is asked up to three times; then one of the
-letters, or none, is drawn. We assume that the paper did without it (`--matcher exact`).
+Matching is the toolkit's second step: it asks a language model up to three times; then it draws one of the
+letters, or none. We assume that the paper did without it (`--matcher exact`).
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ DRAWN = "the matcher named no option three times, and one was drawn as VLMEvalKi
 
 
 @dataclass(frozen=True)
-class Asking:
-    """One way to ask a question."""
+class QuestionForm:
+    """One form of a question: original, negated, or a baseline."""
 
     variant: str  # "original", "negated"; "": without the question
     baseline: str = ""  # of `nein.benchmarks.baselines`; "": image and question
 
-    def question(self, item: Item, wording: str, hides: bool) -> ChoiceQuestion:
-        """hides: omit the options that pandas reads as missing values."""
+    def write(self, item: Item, wording: str, hide_nan: bool) -> ChoiceQuestion:
+        """The question as a model gets it. hide_nan: omit options that pandas reads as missing values."""
         text = item.questions[self.variant] if self.variant else ""
-        prompt = choices.write_prompt(wording, text, drop_missing(item.options) if hides else item.options)
+        prompt = choices.write_prompt(wording, text, drop_missing(item.options) if hide_nan else item.options)
         return ChoiceQuestion(prompt, len(item.options), text, item.options)
 
-    def rows(self, item: Item, reply: Reply) -> Iterator[Answer]:
-        """The rows of a reply; one that was given without the question counts for both variants."""
+    def make_rows(self, item: Item, reply: Reply) -> Iterator[Answer]:
+        """The rows of a reply; a reply to options without a question counts for both variants."""
         for variant in [self.variant] if self.variant else VARIANTS:
             yield Answer(
                 id=item.id,
@@ -68,7 +68,7 @@ class Asking:
 
 @dataclass(frozen=True)
 class Answerer:
-    """A model under test, checked and not loaded."""
+    """A model under test, checked but not loaded."""
 
     reference: str  # as given, without a name; "judge" stands for `source`
     source: str  # the reference, or that of --judge
@@ -79,29 +79,29 @@ class Answerer:
 
 @dataclass(kw_only=True)
 class Questioning(Stage):
-    """Asks a model every question of a block in every way, in this order.
+    """Asks a model every question of a block in every form, in this order.
 
-    hides  Options that pandas reads as missing values are not shown, as in the paper.
+    hide_nan  Omit options that pandas reads as missing values, as the paper does.
     """
 
     name: str
     blocks: Blocks
     model: Model
     items: Sequence[Item]
-    askings: Sequence[Asking]
+    forms: Sequence[QuestionForm]
     answerer: Answerer
-    hides: bool
+    hide_nan: bool
     invalidates: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.outputs, location = (self.name,), self.answerer.location
-        self.asks = {location: len(self.askings)} if is_served(location) else {}  # requests per question
+        self.asks = {location: len(self.forms)} if is_served(location) else {}  # requests per question
 
     def files(self, records: range) -> list[Path]:
         return [self.items[index].picture for index in records]
 
     def read(self, number: int) -> list[tuple[Item, np.ndarray | str]]:
-        """Questions with their image, (H, W, 3) uint8, or the reason why there is none."""
+        """Questions, each with its image, (H, W, 3) uint8, or with the reason why there is none."""
         block: list[tuple[Item, np.ndarray | str]] = []
         for index in self.blocks.members(number):
             item = self.items[index]
@@ -115,39 +115,37 @@ class Questioning(Stage):
         self, model: Any, block: list[tuple[Item, np.ndarray | str]], missing: tuple[str, ...]
     ) -> dict[str, list[Answer]]:
         readable = [(item, image) for item, image in block if not isinstance(image, str)]
-        replies: dict[tuple[str, Asking], Reply] = {}
+        replies: dict[tuple[str, QuestionForm], Reply] = {}
         wording, scorings = self.answerer.format.prompt, self.answerer.scorings
         for is_text_only in (False, True):  # with the images, then with a gray one
-            askings = [asking for asking in self.askings if (asking.baseline == TEXT_ONLY) == is_text_only]
-            if not askings:
+            forms = [form for form in self.forms if (form.baseline == TEXT_ONLY) == is_text_only]
+            if not forms:
                 continue
-            images = [make_gray() if is_text_only else image for _, image in readable]  # (H, W, 3) uint8
-            prompts = [
-                [asking.question(item, wording, self.hides) for asking in askings] for item, _ in readable
-            ]
+            pixels = [make_gray() if is_text_only else image for _, image in readable]  # each (H, W, 3) uint8
+            prompts = [[form.write(item, wording, self.hide_nan) for form in forms] for item, _ in readable]
             # All questions about one image go together: its prefix is computed once.
-            answers = choices.answer_each(model, images, prompts, scorings)
-            for (item, _), row in zip(readable, answers, strict=True):
-                replies |= {(item.id, asking): reply for asking, reply in zip(askings, row, strict=True)}
+            answers = choices.answer_each(model, pixels, prompts, scorings)
+            for (item, _), item_replies in zip(readable, answers, strict=True):
+                replies |= {(item.id, form): reply for form, reply in zip(forms, item_replies, strict=True)}
         rows: list[Answer] = []
         for item, image in block:
-            for asking in self.askings:
-                rows += asking.rows(item, replies.get((item.id, asking)) or Reply(error=str(image)))
+            for form in self.forms:
+                rows += form.make_rows(item, replies.get((item.id, form)) or Reply(error=str(image)))
         return {self.name: rows}
 
     def ids(self, records: range) -> list[str]:
-        count = sum(1 if asking.variant else len(VARIANTS) for asking in self.askings)
+        count = sum(1 if form.variant else len(VARIANTS) for form in self.forms)
         return [self.items[index].id for index in records for _ in range(count)]
 
     def is_valid(self, output: str, number: int, rows: list[Answer]) -> bool:
-        """False if a question failed: it is asked again. One without an image is asked again as soon as its
-        file changes (`files`)."""
+        """False if a question failed, which asks it again. A question without a readable image is asked again
+        when the file changes (`files`)."""
         return all(row.error.startswith(NO_IMAGE) for row in rows if row.error)
 
 
 @dataclass(kw_only=True)
 class FileAnswers(Stage):
-    """Turns the answers of a file (`--answers-from`) into rows."""
+    """Makes rows of the answers in a file (`--answers-from`)."""
 
     blocks: Blocks
     items: Sequence[Item]
@@ -162,12 +160,12 @@ class FileAnswers(Stage):
         for item in items:
             for variant, text in self.answers[item.id].items():
                 reply = Reply(text) if text else Reply(error="the file has no answer")
-                rows += Asking(variant).rows(item, reply)
+                rows += QuestionForm(variant).make_rows(item, reply)
         return {ANSWERS: rows}
 
 
 class LetterReply(llm.Plain):
-    """A reply of any form, read as a whole."""
+    """A reply of the matcher: any text, read as a whole."""
 
     END: ClassVar[str] = "\0"  # never generated
     text: str
@@ -197,12 +195,10 @@ class Matching(Stage):
 
 
 def match_answers(client: Any, answers: Sequence[Answer]) -> list[Match]:
-    """A match for every answer in words in which the rule finds no letter, in the order of the answers."""
+    """A match for each answer in words in which the rule finds no letter, in the order of the answers."""
     matches: dict[tuple[str, str], Match] = {}
     waiting = [row for row in answers if not (row.error or row.text is None or row.each or _has_letter(row))]
-    for attempt in range(
-        ATTEMPTS
-    ):  # the attempt is the seed: a repeated request is not answered from the cache
+    for attempt in range(ATTEMPTS):  # also the seed: the cache must not answer a repeated request
         texts = [
             choices.write_matching_prompt(row.question, drop_missing(row.options), row.text or "")
             for row in waiting
@@ -213,10 +209,10 @@ def match_answers(client: Any, answers: Sequence[Answer]) -> list[Match]:
             if outcome.value is None:
                 matches[key] = Match(*key, error=f"the matcher gave no answer: {outcome.reason}")
                 continue
-            letter = parse(outcome.value.text, drop_missing(row.options), "vlmevalkit")
-            if letter.letter or letter.declined:
-                reason = READ if letter.letter else "the matcher finds no option in the answer"
-                matches[key] = Match(*key, outcome.value.text, letter.letter, reason)
+            verdict = parse(outcome.value.text, drop_missing(row.options), "vlmevalkit")
+            if verdict.letter or verdict.declined:
+                reason = READ if verdict.letter else "the matcher finds no option in the answer"
+                matches[key] = Match(*key, outcome.value.text, verdict.letter, reason)
         # An answer that names no option is asked about again.
         waiting = [row for row in waiting if (row.id, row.variant) not in matches]
     for row in waiting:
@@ -225,12 +221,12 @@ def match_answers(client: Any, answers: Sequence[Answer]) -> list[Match]:
 
 
 def _has_letter(row: Answer) -> bool:
-    letter = parse(row.text or "", drop_missing(row.options), "vlmevalkit")
-    return letter.letter is not None or letter.declined
+    verdict = parse(row.text or "", drop_missing(row.options), "vlmevalkit")
+    return verdict.letter is not None or verdict.declined
 
 
 def draw_letter(row: Answer) -> str | None:
-    """One of the letters, or None (the toolkit's "Z"), equally likely, drawn by the question's own seed."""
+    """One of the letters, or None (the toolkit's "Z"), equally likely, drawn with a seed of the question."""
     rng = random.Random(sample_seed(0, f"{row.id}/{row.variant}/{MATCHES}"))
     options = zip(LETTERS, drop_missing(row.options), strict=False)
     return rng.choice([*(letter for letter, text in options if text is not None), None])

@@ -29,7 +29,7 @@ from nein.engine.folder import Row
 from nein.engine.images import write_png
 from nein.generate import maker
 from nein.generate.config import NegbenchConfig
-from nein.generate.maker import NO_CAPTION, BuildFolder, Listing, Maker, llm_identity, losses, make, section
+from nein.generate.maker import NO_CAPTION, BuildFolder, Listing, Maker, llm_identity, make
 from nein.generate.negbench import stages
 from nein.generate.negbench.stages import Reworded
 from nein.loading.errors import UserError
@@ -87,8 +87,8 @@ def _read_coco(config: NegbenchConfig) -> Iterator[Concepts]:
     captions, instances = (None if p is None else Path(p) for p in (config.captions, config.instances))
     images = []
     for image in coco.read(captions=captions, instances=instances).images:
-        texts = maker.clean(image.captions)
-        objects = maker.clean(instance.category for instance in image.objects)
+        texts = maker.clean_texts(image.captions)
+        objects = maker.clean_texts(instance.category for instance in image.objects)
         if config.concepts == "llm":
             problem = "" if texts else NO_CAPTION
         else:
@@ -130,7 +130,7 @@ def _read_captioned(config: NegbenchConfig, path: Path) -> Iterator[Concepts]:
     """Images with captions and no annotated objects; with `--thing video` also videos."""
     videos = VIDEO_SUFFIXES if config.thing == "video" else frozenset[str]()
     for image in maker.iter_captioned(path, PICTURE_SUFFIXES | videos):
-        captions, name = maker.clean(image.captions), image.file_name
+        captions, name = maker.clean_texts(image.captions), image.file_name
         problem = "" if captions else NO_CAPTION
         yield Concepts(name.removesuffix(Path(name).suffix), name, captions, problem=problem)
 
@@ -253,8 +253,10 @@ class NegbenchMaker(Maker):
         lines = [f"{facts['images']} images."]
         for name, file in facts["files"].items():
             lines.append(f"  {file['rows']:6d} rows, {file['captions']} captions: {name}")
-        lines += losses("unusable", facts["unusable"]) + losses("noted", facts["dropped"])
-        lines += losses("refused", facts["refused_paraphrases"])
+        lines += maker.list_losses("unusable", facts["unusable"]) + maker.list_losses(
+            "noted", facts["dropped"]
+        )
+        lines += maker.list_losses("refused", facts["refused_paraphrases"])
         lines.append(f"Data set: {self.dataset}")
         if self.root is not None and self.config.source != "pairs":
             root = self.root
@@ -345,5 +347,5 @@ def format_card(config: NegbenchConfig, facts: Row) -> str:
         "NegBench (Alhamoud et al., CVPR 2025), with the columns `id`, `source`, `template_K`, "
         "`positive_objects` and `negative_objects` added.\n"
         + "".join(f"\n{text}\n" for text in about)
-        + "".join(section(title, counts) for title, counts in parts.items())
+        + "".join(maker.make_section(title, counts) for title, counts in parts.items())
     )

@@ -17,7 +17,7 @@ import numpy as np
 from nein.engine import atomic, images
 from nein.engine.folder import Row
 from nein.generate.config import BuildConfig
-from nein.generate.maker import Maker, losses, make, section, tally
+from nein.generate.maker import Maker, list_losses, make, make_section, tally
 from nein.generate.nein import stages
 from nein.generate.nein.stages import ACCEPTED, NOISE, Ask, Clauses, Generate, Match
 from nein.loading.digests import json_digest
@@ -125,8 +125,9 @@ class NeinMaker(Maker):
         stage_counts = ", ".join(f"{n} {stage}" for stage, n in facts["stages"].items())
         splits = ", ".join(f"{n} {split}" for split, n in facts["samples"].items())
         lines = [f"{facts['images']} images, {stage_counts} ({splits})."]
-        lines += losses("rejected", facts["rejected"]) + losses("images unusable", facts["image_problems"])
-        lines += losses("missing candidates", facts["slots_without_candidate"])
+        lines += list_losses("rejected", facts["rejected"])
+        lines += list_losses("images unusable", facts["image_problems"])
+        lines += list_losses("missing candidates", facts["slots_without_candidate"])
         lines.append(f"Data set: {self.folder.path / 'dataset'}")
         entries = {"counts": facts["stages"], "samples": facts["samples"]}
         return "\n".join(lines) + "\n", {"data_sha256": facts["data_sha256"], **entries}
@@ -288,5 +289,5 @@ def card(facts: Row) -> str:
         "Objects": facts["objects"],
         "How it was made": {k: str(v) for k, v in facts["configuration"].items()} | origin,
     }
-    sections = "".join(section(title, counts) for title, counts in parts.items())
+    sections = "".join(make_section(title, counts) for title, counts in parts.items())
     return ABOUT.format(**about) + sections + CONTENT.format(facts["data_sha256"])

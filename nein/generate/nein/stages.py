@@ -21,7 +21,7 @@ from nein.engine import atomic, images
 from nein.engine.folder import Row, sample_seed
 from nein.generate import maker
 from nein.generate.config import BuildConfig
-from nein.generate.maker import BAD_NAME, COCO, NO_CAPTION, Listing, Looked, ShardStage
+from nein.generate.maker import BAD_NAME, COCO, NO_CAPTION, ImageOrReason, Listing, ShardStage
 from nein.loading.digests import pixel_digest
 from nein.loading.errors import UserError, isolate_answers
 from nein.loading.references import expand_user, parse_reference
@@ -75,7 +75,7 @@ def _listing(pictures: Iterable[coco.CaptionedImage], folder: Path, origin: Row)
     for name, texts in captions.items():
         # NeIn's name for a file of COCO leaves the split out: "COCO_train2014_000000000009".
         stem = re.sub(r"^(?:COCO_(?:(?:train|val|test)\d{4}_)?)?(\d{12})$", r"COCO_\1", Path(name).stem)
-        sentences, key = maker.clean(texts), stem.removeprefix("COCO_")
+        sentences, key = maker.clean_texts(texts), stem.removeprefix("COCO_")
         problem = "" if sentences else NO_CAPTION
         outside = Path(name).is_absolute() or ".." in Path(name).parts
         if outside or not re.fullmatch(r"[\w-][\w .,+()-]*", stem):
@@ -157,11 +157,11 @@ class Clauses(NeinStage):
 
     name, kind = "clauses", "itm"
 
-    def read(self, shard: int) -> list[tuple[Source, Looked]]:
+    def read(self, shard: int) -> list[tuple[Source, ImageOrReason]]:
         """Every image, (H, W, 3) uint8, or why it cannot be used."""
         return [(source, source.problem or _look(source.path)) for source in self.maker.members(shard)]
 
-    def make(self, model: Any, inputs: list[tuple[Source, Looked]]) -> list[Row]:
+    def make(self, model: Any, inputs: list[tuple[Source, ImageOrReason]]) -> list[Row]:
         usable = [(source, pixels) for source, pixels in inputs if not isinstance(pixels, str)]
         names = [draw_categories(self.maker.objects, self.config, source.id) for source, _ in usable]
         results = iter(cosines(model, [pixels for _, pixels in usable], names))
@@ -237,7 +237,7 @@ class Ask(Filter):
         return ask(*inputs, model, protocol=self.config.protocol)
 
 
-def _look(path: Path) -> Looked:
+def _look(path: Path) -> ImageOrReason:
     try:
         return images.decode(path)
     except images.ImageError as error:
