@@ -35,7 +35,7 @@ TAKEN = METRICS["dino"]
 @pytest.fixture
 def colours(monkeypatch):
     encoder = Colours()
-    load = lambda wanted, *_: dict.fromkeys(stages.model_kinds(wanted), encoder)  # noqa: E731
+    load = lambda wanted, *_: dict.fromkeys(stages.list_model_kinds(wanted), encoder)  # noqa: E731
     monkeypatch.setattr(stages, "load_models", load)
     return encoder
 

@@ -130,7 +130,7 @@ def test_references_are_folders_ids_or_embedded_and_may_have_a_name_that_decides
 
 
 def identity(metric, **given):
-    return stages.score_identity(metric, config.EvalConfig.create(**given), "cpu")
+    return stages.collect_score_facts(metric, config.EvalConfig.create(**given), "cpu")
 
 
 @pytest.mark.parametrize(("metric", "key", "given"), [

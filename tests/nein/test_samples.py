@@ -221,10 +221,10 @@ def test_a_scorer_loads_each_model_once_and_when_a_metric_first_needs_it(tmp_pat
 
     def load(names, *_):
         asked.append(list(names))
-        return {kind: object() for kind in stages.model_kinds(asked[-1])}
+        return {kind: object() for kind in stages.list_model_kinds(asked[-1])}
 
     monkeypatch.setattr(stages, "load_models", load)
     scorer = stages.Scorer(EvalConfig.create(out=str(tmp_path)), "cpu")
     for lacking in (["l1", "removal_vqa"], ["l1", "removal_vqa"], ["removal_vqa", "clip_i"]):
-        scorer.score([], lacking, among=["l1", "removal_vqa", "clip_i"])
+        scorer.score([], lacking, run_metrics=["l1", "removal_vqa", "clip_i"])
     assert (set(scorer.loaded), asked) == ({"vqa", "clip"}, [["removal_vqa"], ["clip_i"]])

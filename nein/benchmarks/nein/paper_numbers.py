@@ -1,4 +1,4 @@
-"""Figures the NeIn paper prints in Table 3, for `nein reproduce` and the leaderboard.
+"""Estimates of Table 3 of the NeIn paper, as printed, for `nein reproduce` and the leaderboard.
 
 Source: Bui et al., "NeIn: Telling What You Don't Want" (CVPR Workshops 2025), Table 3. Units as printed
 there: per cent, except FID and LPIPS. Rows "+ NeIn" are the authors' fine-tuned models, whose weights are
@@ -21,7 +21,7 @@ COLUMNS = (
 )  # fmt: skip
 
 # fmt: off
-TABLE_3: dict[str, tuple[float, ...]] = {
+TABLE_3: dict[str, tuple[float, ...]] = {  # model -> a value per column
     "InstructPix2Pix":        (11.24, 3.59, 81.68, 73.53, 10.60, 0.43,  3.83, 81.96,  6.70, 50.11, 81.63),
     "InstructPix2Pix + NeIn": ( 8.32, 2.32, 93.11, 91.67,  4.08, 0.33, 93.62, 98.26, 92.66, 97.89, 95.83),
     "MagicBrush":             ( 8.95, 2.69, 88.29, 84.91,  7.80, 0.36,  5.06, 93.86,  8.13, 52.48, 91.39),
@@ -32,32 +32,30 @@ TABLE_3: dict[str, tuple[float, ...]] = {
 }
 # fmt: on
 
-# Row of the table -> editors (`--editor`) it is the published figure of.
+# Editor (`--editor`) -> its row of the table.
 ROW_OF = {
     "ip2p": "InstructPix2Pix", "magicbrush": "MagicBrush", "hqedit": "HQ-Edit", "zone": "ZONE",
     "instructdiffusion": "InstructDiffusion",
 }  # fmt: skip
-
-
-SAMPLES = 24182  # of the validation set, the denominator of Table 3
+SAMPLES = 24182  # of the validation set: every value of Table 3 is over all of them
 
 
 def paper_estimates(source: str, run: Mapping[str, Any] | None) -> Iterator[PaperEstimate]:
-    """Table 3 for `nein reproduce`: of the editor and instructions of a run, by its manifest, or all. A
-    fine-tuned editor is one that was named nein-ip2p or nein-magicbrush."""
+    """Table 3 for `nein reproduce`: the row of a run, by the editor and track of its manifest; without a run
+    all rows. A fine-tuned editor has a name that begins with nein-ip2p or nein-magicbrush."""
     rows = {**ROW_OF, **{f"nein-{name}": f"{ROW_OF[name]} + NeIn" for name in ("ip2p", "magicbrush")}}
     for editor, row in rows.items():
         if run is None or (run["track"] == "negative" and f"{run['editor']}-".startswith(f"{editor}-")):
             for metric, value in zip(COLUMNS, TABLE_3[row], strict=True):
                 unit = "%" if METRICS[metric].unit == "per cent" else ""
                 facts = {"task": "results", "metric": metric, "variant": "negative"}
-                share = value / (100 if unit == "%" else 1)
-                yield PaperEstimate(row, facts, share, unit, SAMPLES, metric == "fid")
+                value_in_unit = value / (100 if unit == "%" else 1)  # shares, not per cent
+                yield PaperEstimate(row, facts, value_in_unit, unit, SAMPLES, metric == "fid")
 
 
 def paper_gaps() -> Iterator[dict[str, Any]]:
-    """The rows of Table 3 as a leaderboard has them: Removal with negative instructions. The paper does not
-    tell its editors "Remove the X.", so that none has a gap."""
+    """The rows of Table 3 for a leaderboard: Removal with negative instructions. The paper did not give its
+    editors the instruction "Remove the X.", so no row has the affirmed value of a gap."""
     for model, values in TABLE_3.items():
         value_of = dict(zip(COLUMNS, values, strict=True))
         for metric, measure in (("removal_vqa", "Removal (VQA)"), ("removal_ovd", "Removal (OVD)")):

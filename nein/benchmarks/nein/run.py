@@ -137,14 +137,16 @@ class NeIn(Benchmark):
         stages.check_references(judged, config)
         dataset = _load_data(config, choices, metrics)
         notes = [*_note_missing_images(dataset, config.data)] if dataset.missing else []
-        if "vqa" in stages.model_kinds(judged):
+        if "vqa" in stages.list_model_kinds(judged):
             notes += filter(None, (choice.kinship(config.models.vqa) for choice in choices))
         blocks = Blocks(len(dataset.samples), config.batch_size, dataset.select(config.limit, config.samples))
         answers = _read_log(config, choices) if judged != metrics else None
-        place = "device" if stages.model_kinds(judged) else "host"  # metrics of pixels need no accelerator
+        place = (
+            "device" if stages.list_model_kinds(judged) else "host"
+        )  # metrics of pixels need no accelerator
         load_scorer = functools.partial(Scorer, config, device)
         scorer = Model("scoring", load_scorer, Scorer.describe, place, Scorer.usage)
-        outputs = {scores_of(name): stages.score_identity(name, config, device) for name in judged}
+        outputs = {scores_of(name): stages.collect_score_facts(name, config, device) for name in judged}
         if answers is not None:
             outputs[scores_of("removal_vqa")] = {"answers": json_digest(answers)[:12]}
         how: dict[str, Any] = {"device": device, "dtype": config.dtype, "batch_size": config.batch_size}

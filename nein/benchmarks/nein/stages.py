@@ -1,4 +1,4 @@
-"""The two stages of a NeIn run, and their models.
+"""The two stages of a NeIn run, `Edit` and `Score`, and the models and options of its metrics.
 
 `Edit`: an image per sample, or the reason why there is none. `Score`: a value per sample and metric, or a
 reason; an image is decoded once for all metrics of a block.
@@ -41,31 +41,32 @@ from nein.loading.digests import Json, pixel_digest
 from nein.loading.errors import UserError
 from nein.loading.references import is_served, load_attribute, parse_reference
 from nein.metrics import METRICS
-from nein.metrics import models as loaders
-from nein.metrics.base import Score as Scored
+from nein.metrics import models as metric_models
+from nein.metrics.base import Score as MetricScore
 from nein.metrics.chat.endpoint import check_options
 from nein.metrics.letters import LETTERS, parse
 from nein.metrics.metric import Batch, EditPair, SceneObject, Settings
-from nein.metrics.metric import score as score_all
+from nein.metrics.metric import score as score_batch
 from nein.models import judges
 from nein.models.cached import Services
 from nein.models.editor_choice import EditorChoice, ExternalEdits
 from nein.models.references import digest_models, identify, resolve
 from nein.wording.families import MINIMAL_PAIRS
 
-#: Largest ratio of two aspect ratios that count as equal: editors round sides to multiples.
+#: Largest ratio of two aspect ratios that count as equal, since editors round sides.
 ASPECT = 1.05
 
 
 @dataclass(kw_only=True, eq=False)
 class Edit(Stage):
-    """Sample image and instruction -> edited image, by one editor.
+    """The first stage: sample image and instruction -> edited image, by one editor.
 
     A block has one sample if the editor takes them one by one (`EditorChoice.place`): a failed request is
     repeated alone, and a kill loses only the requests in flight.
     """
 
-    name, outputs, invalidates, cut = EDIT, (EDIT,), (SCORES,), True
+    name, outputs = EDIT, (EDIT,)
+    invalidates, cut = (SCORES,), True
 
     run: RunDir
     dataset: Dataset
@@ -83,14 +84,14 @@ class Edit(Stage):
         return number, [(sample, read_image(sample.sample_path, "NeIn")) for sample in samples]
 
     def work(self, editor: Any, inputs: Any, missing: tuple[str, ...]) -> dict[str, list[EditRow]]:
-        (number, members), track = inputs, self.run.track
+        number, members = inputs
         readable = [(sample, image) for sample, image in members if not isinstance(image, str)]
-        results = iter(self._results(editor, readable))
+        results = iter(self._make_results(editor, readable))
         rows: list[EditRow] = []
         images_made: list[tuple[Path, np.ndarray]] = []  # (H, W, 3) uint8 each
         for index, (sample, image) in zip(self.blocks.needed(number), members, strict=True):
-            row = EditRow(sample.id, sample.source_id, sample.object, sample.instruction(track))
-            row.template = sample.template if track == "negative" else None
+            row = EditRow(sample.id, sample.source_id, sample.object, sample.instruction(self.run.track))
+            row.template = sample.template if self.run.track == "negative" else None
             row.family, row.stays, row.difficulty = sample.family, sample.stays, dict(sample.difficulty)
             row.seed = sample_seed(self.config.seed, sample.id)
             rows.append(row)
@@ -110,11 +111,11 @@ class Edit(Stage):
             row.reshaped = not 1 / ASPECT <= width * input_height / (height * input_width) <= ASPECT
             images_made.append((self.run.image_path(row), result.image))
         with ThreadPoolExecutor(8) as pool:  # compression and disk in parallel
-            list(pool.map(lambda image: images.write_png(*image), images_made))
+            list(pool.map(lambda pair: images.write_png(*pair), images_made))
         return {EDIT: rows}
 
-    def _results(self, editor: Any, members: Sequence[Any]) -> list[tuple[EditResult, int]]:
-        """The result of each sample, with the EXIF orientation of an image made elsewhere (else 1)."""
+    def _make_results(self, editor: Any, members: Sequence[Any]) -> list[tuple[EditResult, int]]:
+        """The result of each sample, and the EXIF orientation of its image (1 for an editor's own)."""
         if isinstance(editor, ExternalEdits):
             return [editor.read(sample.id) for sample, _ in members]
         requests = []
@@ -140,8 +141,8 @@ class Edit(Stage):
         samples = self.dataset.members(records)
         external_files = self.choice.external.files if self.choice.external else {}  # images made elsewhere
         return [
-            *(s.sample_path for s in samples),
-            *(external_files[s.id] for s in samples if s.id in external_files),
+            *(sample.sample_path for sample in samples),
+            *(external_files[sample.id] for sample in samples if sample.id in external_files),
         ]
 
 
@@ -154,23 +155,23 @@ class Scorer:
         self._services: Services | None = None  # of metrics with a model
 
     def score(
-        self, items: Sequence[EditPair], names: Sequence[str], among: Sequence[str]
-    ) -> dict[str, list[Scored]]:
-        """Metric -> a score per item of one block, for the metrics `names`. among: all metrics of the run, so
-        that a block which is completed later asks the judges the same questions."""
+        self, items: Sequence[EditPair], names: Sequence[str], run_metrics: Sequence[str]
+    ) -> dict[str, list[MetricScore]]:
+        """Metric -> a score per item of one block, for the metrics `names`. run_metrics: all metrics of the
+        run, so that a block which is completed later asks the judges the same questions."""
         with self._loading:
-            if unloaded := [name for name in names if not self.loaded.keys() >= set(model_kinds([name]))]:
+            if unloaded := [name for name in names if set(list_model_kinds([name])) - self.loaded.keys()]:
                 cache_dir = self._config.cache_dir
                 self._services = self._services or Services.create(self._config, cache_dir / "answers.sqlite")
                 models_loaded = load_models(unloaded, self._config, self._device, self._services)
                 self.loaded = {**models_loaded, **self.loaded}
-        batch = Batch(items, self.loaded, settings(self._config), tuple(among))
+        batch = Batch(items, self.loaded, make_settings(self._config), tuple(run_metrics))
         metrics = [METRICS[name] for name in names]
         if self._services is None:
-            return score_all(metrics, batch)
+            return score_batch(metrics, batch)
         scope, folder = hash_scope(item.id for item in items), self._config.cache_dir / "features"
         stores = BlockStore(FeatureCache(folder), scope), BlockStore(self._services.cache, scope)
-        scores = score_all(metrics, dataclasses.replace(batch, features=stores[0], records=stores[1]))
+        scores = score_batch(metrics, dataclasses.replace(batch, features=stores[0], records=stores[1]))
         for store in stores:
             store.flush()
         return scores
@@ -189,7 +190,7 @@ class Scorer:
 
 @dataclass(kw_only=True, eq=False)
 class Score(Stage):
-    """Edits of a run -> scores, by metrics in the order of the table; each image is decoded once for all.
+    """The second stage: edits of a run -> scores, by metrics in the order of the table.
 
     Under protocol "paper" the images of COCO and NeIn are read as by the released scripts (`images.decode`,
     plain), and detectors see them upright.
@@ -203,20 +204,20 @@ class Score(Stage):
     metrics: Sequence[str]  # in the order of the table
     model: Model  # a `Scorer`
     config: EvalConfig
-    answers: Mapping[str, str] | None = None  # of a log, by `question_key`; they say removal_vqa
+    answers: Mapping[str, str] | None = None  # of a log, by `question_key`; they decide removal_vqa
 
     def __post_init__(self) -> None:
         self.judged = [name for name in self.metrics if self.answers is None or name != "removal_vqa"]
         self.blocks, self.outputs = self.edited.units, tuple(map(scores_of, self.metrics))
         self.plain, judge = self.config.protocol == "paper", self.config.models.vqa
-        # Estimated questions per sample to a judge behind an address: six objects in a caption.
+        # Requests per sample to a judge behind an address; a caption is estimated to name six objects.
         asking = [name for name in self.judged if "vqa" in METRICS[name].models]
         count = sum({"retention_vqa": 6}.get(name, 1) for name in asking)
         self.asks = {judge: count} if count and is_served(judge) else {}
 
     def read(self, number: int) -> tuple[int, list[EditPair]]:
         needed = self.blocks.needed(number)
-        numbers = Blocks(self.blocks.count, self.edited.size, needed).numbers
+        numbers = Blocks(self.blocks.count, self.edited.size, needed).numbers  # of the blocks of edits
         edits = {row.id: row for row in self.run.rows(EDIT, numbers)}
         samples = self.dataset.members(needed)
         if not edits.keys() >= {sample.id for sample in samples}:
@@ -226,43 +227,43 @@ class Score(Stage):
             )
         # Several samples may share an image of the data: it is decoded once.
         read = functools.cache(self._read)
-        return number, [self._pair(sample, edits[sample.id], read) for sample in samples]
+        return number, [self._make_pair(sample, edits[sample.id], read) for sample in samples]
 
     def _read(self, path: Path, role: str) -> tuple[np.ndarray | str, str]:
         image = read_image(path, role, self.plain)
         return image, "" if isinstance(image, str) else pixel_digest(image)
 
-    def _pair(self, sample: Sample, edit: EditRow, read: Callable[..., Any]) -> EditPair:
-        """The images of a sample that a metric needs; a sentence for one that cannot be used."""
+    def _make_pair(self, sample: Sample, edit: EditRow, read: Callable[..., Any]) -> EditPair:
+        """The images of a sample that the metrics need, or a sentence in the place of an unusable one."""
         if edit.image is None:
             return EditPair(sample.id, edit.why_not)
         needed = {image for name in self.metrics for image in METRICS[name].images}
         edited = read_image(self.run.image_path(edit), "edited")
         if not isinstance(edited, str) and pixel_digest(edited) != edit.sha256:
             edited = "the edited image on disk is not the one this run wrote; remove it and rerun the command"
-        images_found: Json = {"object": sample.object, "caption": sample.caption}
+        values: Json = {"object": sample.object, "caption": sample.caption}  # further fields of the EditPair
         if edit.orientation != 1 and not isinstance(edited, str):
-            images_found["upright"] = images.turn_upright(edited, edit.orientation)
+            values["upright"] = images.turn_upright(edited, edit.orientation)
         if "target" in needed:
-            images_found["target"], images_found["target_key"] = read(sample.source_path, "COCO")
+            values["target"], values["target_key"] = read(sample.source_path, "COCO")
         if "sample" in needed:
-            unedited, sent = read(sample.sample_path, "NeIn")
-            images_found |= {"sample": unedited, "sample_key": sent}
+            unedited, digest = read(sample.sample_path, "NeIn")
+            values |= {"sample": unedited, "sample_key": digest}
             if not isinstance(unedited, str):
-                if self.plain and sent != edit.sample_sha256:  # editors are given what `decode` says else
-                    sent = pixel_digest(images.decode(sample.sample_path))
-                if sent != edit.sample_sha256:
-                    why = "the NeIn image is not the one that was edited; it was changed in between"
-                    images_found["sample"] = why
-                elif self.plain and (turned := images.read_orientation(sample.sample_path)) != 1:
-                    images_found["sample_upright"] = images.turn_upright(unedited, turned)
+                if self.plain and digest != edit.sample_sha256:  # the editor got it decoded without `plain`
+                    digest = pixel_digest(images.decode(sample.sample_path))
+                if digest != edit.sample_sha256:
+                    error = "the NeIn image is not the one that was edited; it was changed in between"
+                    values["sample"] = error
+                elif self.plain and (orientation := images.read_orientation(sample.sample_path)) != 1:
+                    values["sample_upright"] = images.turn_upright(unedited, orientation)
         if "things" in needed:
-            without = [read_image(thing.without, "known") for thing in sample.things]
-            images_found["things"] = next((why for why in without if isinstance(why, str)), None) or [
+            images_without = [read_image(thing.without, "known") for thing in sample.things]
+            values["things"] = next((error for error in images_without if isinstance(error, str)), None) or [
                 SceneObject(thing.name, thing.stays, np.asarray(image))
-                for thing, image in zip(sample.things, without, strict=True)
+                for thing, image in zip(sample.things, images_without, strict=True)
             ]
-        return EditPair(sample.id, edited, **images_found)
+        return EditPair(sample.id, edited, **values)
 
     def work(self, model: Scorer, inputs: Any, missing: tuple[str, ...]) -> dict[str, list[ScoreRow]]:
         number, items = inputs
@@ -273,19 +274,19 @@ class Score(Stage):
         for name, scores in model.score(items, names, self.judged).items():
             if METRICS[name].kind == "corpus":
                 _write_features(self.run, name, number, items, scores)
-            of_metric = rows.setdefault(scores_of(name), [])
+            metric_rows = rows.setdefault(scores_of(name), [])
             for item, score in zip(items, scores, strict=True):
                 value = None if score.value is None else float(score.value)
-                of_metric.append(ScoreRow(item.id, value, score.reason, dict(score.detail), score.again))
+                metric_rows.append(ScoreRow(item.id, value, score.reason, dict(score.detail), score.again))
         return rows
 
     def _read_answer(self, item: EditPair) -> ScoreRow:
-        """Removal by the log's answer about an edit."""
+        """Removal (VQA) of an edit, by the answer in the log."""
         text = (self.answers or {}).get(question_key(self.run, item.id))
-        if isinstance(item.edited, str) or not text:
-            return ScoreRow(
-                item.id, None, item.edited if isinstance(item.edited, str) else "the log has no answer"
-            )
+        if isinstance(item.edited, str):
+            return ScoreRow(item.id, None, item.edited)
+        if not text:
+            return ScoreRow(item.id, None, "the log has no answer")
         letter, reason, *_ = parse(text, YES_NO)
         if letter is None:
             return ScoreRow(item.id, None, reason)
@@ -317,37 +318,40 @@ class Score(Stage):
 
 
 def _write_features(
-    run: RunDir, metric: str, number: int, items: Sequence[EditPair], scores: Sequence[Scored]
+    run: RunDir, metric: str, number: int, items: Sequence[EditPair], scores: Sequence[MetricScore]
 ) -> None:
     """Writes one file per block: (n, D) float32 features of edits and of targets, for samples with both."""
-    rows = [(item, s.features) for item, s in zip(items, scores, strict=True) if s.features is not None]
+    pairs = zip(items, scores, strict=True)
+    rows = [(item, score.features) for item, score in pairs if score.features is not None]
     width = rows[0][1][0].shape[0] if rows else 0  # D
     tensors = {
         name: np.asarray([features[side] for _, features in rows], np.float32).reshape(len(rows), width)
         for side, name in enumerate(("edited", "target"))
     }
     ids = [item.id for item, _ in rows]
-    about = {"ids": ids, "images": run.pixels(number, ids), "targets": [item.target_key for item, _ in rows]}
-    # One key: the format writes several in a random order.
-    content = safetensors.numpy.save(tensors, metadata={"about": json.dumps(about, sort_keys=True)})
+    facts = {"ids": ids, "images": run.pixels(number, ids), "targets": [item.target_key for item, _ in rows]}
+    # One key, since the format writes several keys in a random order.
+    content = safetensors.numpy.save(tensors, metadata={"about": json.dumps(facts, sort_keys=True)})
     atomic.write_bytes(run.feature_path(metric, number), content)
 
 
-def model_kinds(metrics: Iterable[str]) -> list[str]:
+# --- models and options of metrics ---
+
+
+def list_model_kinds(metrics: Iterable[str]) -> list[str]:
     """The models of these metrics, each once: kinds of encoders and judges, or a network's "module:class"."""
     return list(dict.fromkeys(kind for name in metrics for kind in METRICS[name].models))
 
 
 def check_references(metrics: Iterable[str], config: EvalConfig) -> None:
-    """Checks the models of these metrics without loading one, hours before they are used. Raises UserError or
-    MetricError."""
-    for kind in model_kinds(metrics):
-        if ":" in kind:  # a network of the metric's own
+    """Checks the models of these metrics without loading one, hours before their use. Raises UserError."""
+    for kind in list_model_kinds(metrics):
+        if ":" in kind:  # the network of one metric
             load_attribute(kind)
             continue
         location = resolve(getattr(config.models, kind))
         if parse_reference(location).kind != "name":
-            loaders.check_reference(location)  # else a name of the library behind the metric ("alex")
+            metric_models.check_reference(location)  # a "name" is known to a library ("alex")
         if kind == "vqa":
             check_options(location, config.models.vqa_options)
 
@@ -357,20 +361,21 @@ def load_models(
 ) -> dict[str, Any]:
     """Kind -> loaded encoder, judge or network, for these metrics. Encoders always run in float32."""
     loaded = {}
-    for kind in model_kinds(metrics):
+    for kind in list_model_kinds(metrics):
         if ":" in kind:
             loaded[kind] = load_attribute(kind)(device=device)
             continue
         reference = getattr(config.models, kind)
-        if kind in loaders.ENCODERS:
-            loaded[kind] = loaders.load_encoder(kind, resolve(reference), device=device, dtype="float32")
+        if kind in metric_models.ENCODERS:
+            location = resolve(reference)
+            loaded[kind] = metric_models.load_encoder(kind, location, device=device, dtype="float32")
         else:
-            options: dict[str, Any] = {"dtype": config.judge_dtype, **judge_options(kind, config)}
+            options: dict[str, Any] = {"dtype": config.judge_dtype, **select_judge_options(kind, config)}
             loaded[kind] = judges.load(kind, reference, services=services, device=device, **options)
     return loaded
 
 
-def judge_options(kind: str, config: EvalConfig) -> dict[str, Any]:
+def select_judge_options(kind: str, config: EvalConfig) -> dict[str, Any]:
     """The options of a judge, as `metrics.load_judge` takes them."""
     if kind == "vqa":
         weights = config.models.vqa_quantization
@@ -380,22 +385,24 @@ def judge_options(kind: str, config: EvalConfig) -> dict[str, Any]:
     return {}
 
 
-def settings(config: EvalConfig) -> Settings:
-    """How metrics score, as the configuration says."""
-    same = ("align", "protocol", "threshold", "article", "evidence", "batch_size")
+def make_settings(config: EvalConfig) -> Settings:
+    """The settings of metrics that the configuration has."""
+    # Fields of the same name in both.
+    shared = ("align", "protocol", "threshold", "article", "evidence", "batch_size")
     return Settings(
         resolution=config.align_resolution,
         before=MINIMAL_PAIRS in config.families,
-        **{name: getattr(config, name) for name in same},
+        **{name: getattr(config, name) for name in shared},
     )
 
 
-def score_identity(metric: str, config: EvalConfig, device: str) -> dict[str, Any]:
+def collect_score_facts(metric: str, config: EvalConfig, device: str) -> dict[str, Any]:
     """Everything in the configuration that decides a metric's values, given the images."""
     row, facts = METRICS[metric], {"device": device.partition(":")[0]}
     for kind in row.models:
         facts[kind] = kind if ":" in kind else identify(getattr(config.models, kind))
-        if kind in loaders.JUDGES:
-            facts |= {"dtype": config.judge_dtype, **judge_options(kind, config)}
+        if kind in metric_models.JUDGES:
+            facts |= {"dtype": config.judge_dtype, **select_judge_options(kind, config)}
     models = {kind: getattr(config.models, kind) for kind in row.models if ":" not in kind}
-    return facts | digest_models(models) | {name: settings(config).identity(name) for name in row.settings}
+    settings = make_settings(config)
+    return facts | digest_models(models) | {name: settings.identity(name) for name in row.settings}
