@@ -1,4 +1,4 @@
-"""Named rules that resize an image to an editor's working size."""
+"""Sizes that editors need: rules that resize the input image, and rules for the size of the output."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from nein.loading.resize import fit as fit
+from nein.loading.resize import fit as fit  # editors import it from here
 from nein.loading.resize import r64, r64_size
 
 Size = tuple[int, int]  # (width, height)
-ZONE_MULTIPLE = 32
+ZONE_MULTIPLE = 32  # pixels
+
+
+# --- resizing the input image --------------------------------------------------------------------------
 
 
 def squash(image: np.ndarray, resolution: int) -> np.ndarray:
@@ -25,7 +28,7 @@ def squash(image: np.ndarray, resolution: int) -> np.ndarray:
 
 
 class Frame(NamedTuple):
-    """Frame of rule "zone"."""
+    """Where rule "zone" puts the scaled image."""
 
     scaled: tuple[int, int]  # (width, height) of the scaled image
     size: tuple[int, int]  # (width, height) of the padded frame
@@ -48,7 +51,7 @@ def zone_frame(width: int, height: int, resolution: int = 512) -> Frame:
 
 
 def zone(image: np.ndarray, resolution: int) -> np.ndarray:
-    """Scale down to `zone_frame` (bicubic, PIL's default) and pad with black. Source: see `zone_frame`."""
+    """Scale down to `zone_frame` (bicubic, PIL's default) and pad with black."""
     frame = zone_frame(image.shape[1], image.shape[0], resolution)
     scaled = Image.fromarray(image)
     if scaled.size != frame.scaled:
@@ -58,17 +61,17 @@ def zone(image: np.ndarray, resolution: int) -> np.ndarray:
     return np.array(canvas)
 
 
-#: Rule -> function of an image (H, W, 3) uint8 and a resolution in pixels, returning (H', W', 3) uint8.
+#: Rule -> function of (image (H, W, 3) uint8, resolution in pixels) that returns (H', W', 3) uint8.
 RULES: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {"r64": r64, "squash": squash, "zone": zone}
 
 
-# --- output sizes requested of diffusers pipelines -----------------------------------------------------
+# --- output sizes that diffusers pipelines are asked for ------------------------------------------------
 
 
 def area32(size: Size, resolution: int) -> Size:
-    """The image's aspect ratio, an area near resolution x resolution, sides in multiples of 32."""
+    """Size with the image's aspect ratio, an area near resolution x resolution, sides in multiples of 32."""
     ratio = math.sqrt(size[0] / size[1])
-    width, height = (max(32, round(resolution * r / 32) * 32) for r in (ratio, 1 / ratio))
+    width, height = (max(32, round(resolution * r / 32) * 32) for r in (ratio, 1 / ratio))  # multiples of 32
     return width, height
 
 

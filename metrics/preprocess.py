@@ -1,6 +1,7 @@
-"""Resizes and crops of all encoders, by name; the name is part of fingerprints and manifests.
+"""Preprocessing of images for metrics and image encoders: resize, crop, normalization.
 
-Functions take and return (H, W, 3) uint8 RGB unless they say otherwise, and never change their input.
+The `name` of a transform is part of fingerprints and manifests. Functions take and return (H, W, 3) uint8 RGB
+unless they say otherwise, and never change their input.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from PIL import Image as PilImage
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# Mean and standard deviation of R, G, B in [0, 1].
+# Mean and standard deviation of R, G, B, for values in [0, 1].
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -28,7 +29,7 @@ _MIN_PIXELS = 128 * 128
 
 
 def stretch(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Stretch to (width, height), PIL's bicubic, as MagicBrush's `image_eval.py` for L1 and L2."""
+    """Stretch to `size` (width, height) with PIL's bicubic, as MagicBrush's `image_eval.py` for L1 and L2."""
     if (image.shape[1], image.shape[0]) == size:
         return image
     return np.asarray(PilImage.fromarray(image).resize(size, PilImage.Resampling.BICUBIC))
@@ -36,14 +37,14 @@ def stretch(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class ResizeCrop:
-    """Shorter side to `resize` (PIL bicubic), then the central `crop` x `crop`: (crop, crop, 3) uint8. With
-    `normalize(mean, std)`, on the network's device, it equals torchvision's: the published transform of
-    OpenAI's CLIP (`resize == crop`) and of DINO."""
+    """Resizes the shorter side to `resize` (PIL bicubic) and crops the center: (crop, crop, 3) uint8.
+    Followed by `normalize`, it gives the same values as the published torchvision transforms of OpenAI's CLIP
+    (`resize == crop`) and of DINO."""
 
     resize: int
     crop: int
     mean: tuple[float, float, float]  # of R, G, B
-    std: tuple[float, float, float]
+    std: tuple[float, float, float]  # of R, G, B
 
     @property
     def name(self) -> str:
@@ -52,8 +53,7 @@ class ResizeCrop:
     def __call__(self, image: np.ndarray) -> np.ndarray:
         height, width = image.shape[:2]
         short = min(width, height)
-        # (width, height)
-        size: Any = tuple(
+        size: Any = tuple(  # (width, height) before the crop
             self.resize if side == short else int(self.resize * side / short) for side in (width, height)
         )
         x0, y0 = (round((side - self.crop) / 2.0) for side in size)
@@ -64,17 +64,17 @@ class ResizeCrop:
 
 
 def normalize(pixels: Any, mean: Sequence[float], std: Sequence[float]) -> Any:
-    """Tensor (N, H, W, 3), 0 to 255 -> (N, 3, H, W) float32: (x / 255 - mean) / std."""
+    """Compute (x / 255 - mean) / std: tensor (N, H, W, 3), 0 to 255 -> (N, 3, H, W) float32."""
     import torch
 
     x = pixels.permute(0, 3, 1, 2).to(torch.float32).div(255)  # (N, 3, H, W)
-    shift, scale = (x.new_tensor(row).view(1, 3, 1, 1) for row in (mean, std))  # (1, 3, 1, 1)
+    shift, scale = (x.new_tensor(row).view(1, 3, 1, 1) for row in (mean, std))  # (1, 3, 1, 1) each
     return x.sub(shift).div(scale).contiguous()
 
 
 @dataclass(frozen=True)
 class CleanResize:
-    """Clean-FID's "clean" resize, by its own package: (size, size, 3) float32, not rounded to integers."""
+    """Resizes with Clean-FID's own package, in its mode "clean": (size, size, 3) float32, not rounded."""
 
     size: int
 
@@ -86,12 +86,13 @@ class CleanResize:
         from cleanfid.resize import make_resizer
 
         if image.shape[:2] == (self.size, self.size):
-            return image.astype(np.float32)  # PIL would return a copy, too
+            return image.astype(np.float32)  # the resize would change no pixel
         return make_resizer("PIL", False, "bicubic", (self.size, self.size))(image)
 
 
 def map_images(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """`[function(x) for x in items]`, in threads for large images. items: images or (image, ...)."""
+    """Return `[function(item) for item in items]`, computed in threads for large images. items: images
+    (H, W, 3), or tuples that begin with one."""
     workers = min(8, os.cpu_count() or 1, len(items))
     images: list[Any] = [item[0] if isinstance(item, tuple) else item for item in items]
     if workers < 2 or max(image.shape[0] * image.shape[1] for image in images) < _MIN_PIXELS:

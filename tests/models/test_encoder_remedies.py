@@ -5,7 +5,7 @@ import pytest
 
 from nein.benchmarks.negbench import data as models
 from nein.metrics.dual import ControlEncoder, normalise, prepare, products
-from nein.models.remedies.encoders import Capped, Decomposed, outside
+from nein.models.remedies.encoders import Decomposed, SpaceVlm, rotate_away
 from nein.wording import denials
 
 MODEL = ControlEncoder("random")
@@ -38,15 +38,15 @@ def test_a_caption_is_the_middle_of_its_cap_outside_the_denied_one():
     angles = np.array([10.0, 51.0, 52.0, 120.0, 0.0, 180.0])  # of a
     expected = np.array([cap + 5, cap + 25.5, 52.0, 120.0, 0.0, 180.0])
     n = np.tile([[1.0, 0.0]], (6, 1))
-    np.testing.assert_allclose(outside(unit(angles), n, 0.9), unit(expected), atol=1e-6)
+    np.testing.assert_allclose(rotate_away(unit(angles), n, 0.9), unit(expected), atol=1e-6)
 
 
 def test_only_what_denies_is_moved_off_its_denied_part():
     texts = ["A cat on a mat. There is no dog.", "There is no dog and no bus.", "A cat on a mat."]
     parts = ["A cat on a mat.", "A photo of something", "A photo of a dog", "A photo of a dog and a bus"]
     cat, something, dog, both = MODEL.encode_text(parts)
-    moved = Capped(MODEL, 0.1).encode_text(texts)
-    expected = outside(normalise(np.stack([cat, something])), normalise(np.stack([dog, both])), 0.1)
+    moved = SpaceVlm(MODEL, 0.1).encode_text(texts)
+    expected = rotate_away(normalise(np.stack([cat, something])), normalise(np.stack([dog, both])), 0.1)
     np.testing.assert_allclose(moved[:2], expected, atol=1e-6)
     np.testing.assert_array_equal(moved[2], cat)
 

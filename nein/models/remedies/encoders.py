@@ -1,4 +1,4 @@
-"""Remedies for two-tower models: other encodings of texts (`--mend`)."""
+"""Remedies for two-tower models (`--mend`): wrappers of a CLIP that encode negated captions differently."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nein.wording.families import add_article
 
 LAMBDA = 0.25  # the best recall on the dev split of the nano world (docs/howto/mend.md)
 CAP = 0.92  # threshold of SpaceVLM: default of its published commands (@ d37fec2)
-#: Remedy -> its largest number, and its default; the cheapest first.
+#: Remedy -> (maximum, default) of its number; the cheapest first.
 ARMS = {"decompose": (10.0, LAMBDA), "spacevlm": (1.0, CAP)}
 _ARM = re.compile(r"(decompose|spacevlm)(?::(\d+(?:\.\d+)?))?")
 
@@ -25,9 +25,9 @@ _ARM = re.compile(r"(decompose|spacevlm)(?::(\d+(?:\.\d+)?))?")
 def parse(arm: str) -> tuple[str, float]:
     """(name, lambda or threshold) of a remedy. Raises UserError for one that does not exist."""
     match = _ARM.fullmatch(arm)
-    most, default = ARMS[match[1]] if match else (0.0, 0.0)
+    maximum, default = ARMS[match[1]] if match else (0.0, 0.0)
     number = float(match[2] or default) if match else -1.0
-    if match is None or number > most:
+    if match is None or number > maximum:
         raise UserError(
             f"There is no remedy '{arm}' for two-tower models; --mend takes decompose[:LAMBDA], LAMBDA "
             f"from 0 to 10 (default {LAMBDA}), and spacevlm[:THRESHOLD], from 0 to 1 (default {CAP})."
@@ -35,13 +35,13 @@ def parse(arm: str) -> tuple[str, float]:
     return match[1], number
 
 
-def add_remedy(model: Any, arm: str) -> _Around:
+def add_remedy(model: Any, arm: str) -> _Wrapper:
     name, number = parse(arm)
-    return Decomposed(model, number) if name == "decompose" else Capped(model, number)
+    return Decomposed(model, number) if name == "decompose" else SpaceVlm(model, number)
 
 
-class _Around:
-    """A dual encoder around another one; features of images do not change."""
+class _Wrapper:
+    """A dual encoder that wraps another one and leaves the features of images as they are."""
 
     def __init__(self, model: Any, about: Json) -> None:
         self._model, self._about = model, dict(about)
@@ -56,15 +56,14 @@ class _Around:
         return self._model.encode(images)
 
 
-class Decomposed(_Around):
-    """The score of an image i and a caption c is that of what the caption affirms minus that of what it
-    denies (`nein.wording.denials`); a term without words is 0:
+class Decomposed(_Wrapper):
+    """Subtracts what a caption c denies from what it affirms (`nein.wording.denials`). Its score with an
+    image i, in which a term without words is 0:
 
         score(i, c) = cos(i, affirmed(c)) - weight * mean of cos(i, "a photo of X") over the denied X
 
-    That is a product with one vector per caption. One more dimension, in which images are 0, gives all of
-    these one length, so that normalising leaves the scores as they are but for the factor 1 / (1 + weight),
-    which is in `scale`.
+    This is the dot product of the image with one vector per caption. One more dimension, 0 for images, brings
+    all captions to length 1 + weight. Normalizing divides the scores by it; `scale` multiplies them by it.
     """
 
     def __init__(self, model: Any, weight: float) -> None:
@@ -76,26 +75,28 @@ class Decomposed(_Around):
         return np.pad(self._model.encode(images), ((0, 0), (0, 1)))  # (N, width) -> (N, width + 1)
 
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
-        parts = [
-            (read.affirmed, [f"A photo of {add_article(name)}." for name in read.absent])
-            for read in denials.read(texts)
+        parts = [  # per text: what it affirms, and a caption per denied object
+            (sentence.affirmed, [f"A photo of {add_article(name)}." for name in sentence.absent])
+            for sentence in denials.read(texts)
         ]
-        captions = list(dict.fromkeys(text for stated, denied in parts for text in (stated, *denied) if text))
+        captions = list(dict.fromkeys(t for affirmed, denied in parts for t in (affirmed, *denied) if t))
         encoded = normalise(self._model.encode_text(captions)) if captions else ()  # (C, width)
-        rows, nothing = dict(zip(captions, encoded, strict=True)), np.zeros(self._model.width)
+        zeros = np.zeros(self._model.width)
+        features = dict(zip(captions, encoded, strict=True))  # caption -> (width,)
         differences = []
-        for stated, denied in parts:
-            against = np.mean([rows[name] for name in denied] or [nothing], axis=0)  # (width,)
-            differences.append(rows.get(stated, nothing) - self.weight * against)
-        vectors = np.stack(differences)  # (N, width)
-        missing = (1 + self.weight) ** 2 - (vectors**2).sum(1, keepdims=True)  # (N, 1), of the squared length
-        return np.concatenate([vectors, np.sqrt(missing.clip(0))], axis=1).astype(np.float32)
+        for affirmed, denied in parts:
+            against = np.mean([features[caption] for caption in denied] or [zeros], axis=0)  # (width,)
+            differences.append(features.get(affirmed, zeros) - self.weight * against)
+        vectors = np.stack(differences)  # (N, width), no longer than 1 + weight
+        squared = (1 + self.weight) ** 2 - (vectors**2).sum(1, keepdims=True)  # (N, 1) of the added dimension
+        return np.concatenate([vectors, np.sqrt(squared.clip(0))], axis=1).astype(np.float32)
 
 
-class Capped(_Around):
-    """SpaceVLM (arXiv:2511.12331): a caption that denies something becomes the middle of what the cap around
-    its affirmed part a has outside the cap around its denied part n, both of half-angle arccos(threshold).
-    Where nothing is affirmed, a is "A photo of something", as in the published code.
+class SpaceVlm(_Wrapper):
+    """SpaceVLM (arXiv:2511.12331) moves a caption away from what it denies. Its affirmed part a and denied
+    part n are each the center of a cap of half-angle arccos(threshold) on the sphere, and the caption becomes
+    the middle of what a's cap has outside n's cap. If nothing is affirmed, a is "A photo of something", as in
+    the published code.
     """
 
     def __init__(self, model: Any, threshold: float) -> None:
@@ -103,24 +104,24 @@ class Capped(_Around):
         self.threshold = threshold
 
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
-        features = self._model.encode_text(texts)
-        reads = denials.read(texts)
-        denying = [k for k, read in enumerate(reads) if read.absent]
+        features = self._model.encode_text(texts)  # (N, D)
+        sentences = denials.read(texts)
+        denying = [k for k, sentence in enumerate(sentences) if sentence.absent]  # indices of texts
         if denying:
-            stated = [reads[k].affirmed or "A photo of something" for k in denying]
-            denied = [f"A photo of {' and '.join(map(add_article, reads[k].absent))}" for k in denying]
-            a, n = np.split(normalise(self._model.encode_text([*stated, *denied])), 2)
-            features[denying] = outside(a, n, self.threshold)
+            affirmed = [sentences[k].affirmed or "A photo of something" for k in denying]
+            denied = [f"A photo of {' and '.join(map(add_article, sentences[k].absent))}" for k in denying]
+            a, n = np.split(normalise(self._model.encode_text([*affirmed, *denied])), 2)  # (denying, D) each
+            features[denying] = rotate_away(a, n, self.threshold)
         return features
 
 
-def outside(a: np.ndarray, n: np.ndarray, threshold: float) -> np.ndarray:
-    """(N, D) of length 1: on the arc from n through a, at half their angle plus the caps' from n; a itself
-    where the caps do not meet, or a is n, from which no arc leads away."""
+def rotate_away(a: np.ndarray, n: np.ndarray, threshold: float) -> np.ndarray:
+    """Rotate a (N, D) away from n (N, D), both and the result of length 1: the angle to n becomes
+    arccos(threshold) plus half the old angle. a stays where the caps do not meet, and where a = n or -n."""
     a, n = a.astype(np.float64), n.astype(np.float64)
-    cosine = (a * n).sum(1, keepdims=True).clip(-1, 1)
-    cap, between = np.arccos(threshold), np.arccos(cosine)
+    cosine = (a * n).sum(1, keepdims=True).clip(-1, 1)  # (N, 1)
+    cap, between = np.arccos(threshold), np.arccos(cosine)  # radians: of a cap, (N, 1) from n to a
     angle = cap + between / 2
-    meet = (between < 2 * cap) & (np.sin(between) > 1e-6)
-    side = (a - cosine * n) / np.where(meet, np.sin(between), 1)  # of length 1, at right angles to n
-    return np.where(meet, np.cos(angle) * n + np.sin(angle) * side, a).astype(np.float32)
+    caps_meet = (between < 2 * cap) & (np.sin(between) > 1e-6)  # (N, 1) bool
+    side = (a - cosine * n) / np.where(caps_meet, np.sin(between), 1)  # (N, D), of length 1, orthogonal to n
+    return np.where(caps_meet, np.cos(angle) * n + np.sin(angle) * side, a).astype(np.float32)
