@@ -21,13 +21,13 @@ from nein.editors.checkpoint import LoadedPipeline, find_device, load_pipeline, 
 from nein.editors.resize import RULES, fit
 from nein.editors.sampling import (
     GUIDANCES,
-    Avoided,
+    NegativePrompts,
     SampleNoise,
     ancestral_step,
     effective_config,
     euler_ancestral,
-    guidance_rule,
     install,
+    parse_rule,
     word_weights,
 )
 from nein.loading.digests import Json, torch_dtype
@@ -195,7 +195,7 @@ class InstructPix2Pix(Editor):
             in_prompt = torch.cat([self._tokenize(text)["attention_mask"] for text in texts]).bool()
             row_has_text = [has_text for has_text in branch_has_text for _ in requests]  # K * B bools
             rows = [row for row, has_text in enumerate(row_has_text) if has_text]
-            options["avoided"] = Avoided(guidance_rule(requests[0].guided), rows, states, in_prompt)
+            options["negatives"] = NegativePrompts(parse_rule(requests[0].guided), rows, states, in_prompt)
         return {"cross_attention_kwargs": options} if options else {}
 
     def _decode_images(self, latents: Tensor) -> list[np.ndarray | None]:

@@ -1,4 +1,5 @@
-"""Sampling of InstructPix2Pix models: schedulers, noise, guidance, recorded or weighted attention."""
+"""Sampling of InstructPix2Pix models: schedulers and noise, guidance by instruction and image, and attention
+that is recorded (ZONE), weighted per word (Prompt-to-Prompt) or led by a negative prompt (NAG, VSF)."""
 
 from __future__ import annotations
 
@@ -16,6 +17,8 @@ from torch import Tensor
 
 from nein.editors.base import EditorError
 from nein.loading.digests import Json
+
+# --- schedulers, guidance and noise --------------------------------------------------------------------
 
 
 def euler_ancestral(config: Mapping[str, Any]) -> Any:
@@ -70,12 +73,12 @@ def guide_two_conditions(prediction: Tensor, text_scale: float, image_scale: flo
 
 @dataclass(frozen=True)
 class Guidance:
-    """Guidance branches of a UNet call, and their combination."""
+    """The branches of a UNet call, and the function that combines their predictions."""
 
     branches: tuple[tuple[bool, bool], ...]  # (with instruction, with image) each
-    combine: Callable[[Tensor, float, float], Tensor]  # of (branches * B, ...), s_T, s_I
+    combine: Callable[[Tensor, float, float], Tensor]  # takes (branches * B, ...), s_T, s_I
     above: float  # s_T must be greater
-    least: float  # s_I must be at least this
+    least: float  # s_I must not be less
 
     def check(self, text_scale: float, image_scale: float) -> None:
         """Raises EditorError."""
@@ -115,7 +118,7 @@ def ancestral_step(
         derivative = prediction
     else:
         scale = sigma**2 + 1
-        clean = x / scale - prediction * (sigma / scale**0.5)
+        clean = x / scale - prediction * (sigma / scale**0.5)  # (B, C, H, W), estimate without noise
         derivative = (x - clean) / sigma
     sigma_up = (sigma_next**2 * (sigma**2 - sigma_next**2) / sigma**2) ** 0.5
     sigma_down = (sigma_next**2 - sigma_up**2) ** 0.5
@@ -140,13 +143,15 @@ class SampleNoise:
         return batch.to(self._device, non_blocking=True)
 
 
-#: Name -> averaged guidance branches of [instruction + image, "" + image, "" + zero image].
+# --- attention -----------------------------------------------------------------------------------------
+
+#: Name -> indices of the branches to average, of [instruction + image, "" + image, "" + zero image].
 BRANCHES = {"text": [0], "uncond": [1, 2]}
 
 
 class AttentionRecord:
-    """Mean of attention probabilities over heads, branches (a key of `BRANCHES`), steps, and layers with h *
-    w query positions (`grid`). A UNet call has 3 * `batch` rows, branch by branch."""
+    """Mean of attention probabilities over heads, steps, branches (a key of `BRANCHES`) and the layers that
+    have h * w query positions (`grid`). A UNet call has 3 * `batch` rows, branch by branch."""
 
     def __init__(self, batch: int, grid: tuple[int, int], branches: str) -> None:
         self.batch, self.grid, self._branches = batch, grid, BRANCHES[branches]
@@ -196,7 +201,7 @@ class Nag:
     def __call__(self, query: Tensor, prompt: Any, negative: Any, in_prompt: Tensor) -> Tensor:
         plus, minus = attend(query, *prompt), attend(query, *negative)  # (B, tokens, heads * d)
         guided = self.scale * plus - (self.scale - 1) * minus
-        # L1 norms per token, (B, tokens, 1)
+        # (B, tokens, 1) each: L1 norms per token
         norm, limit = (z.abs().sum(-1, keepdim=True).clamp_min(1e-6) for z in (guided, plus))
         guided = guided * (self.tau * limit / norm).clamp_max(1)
         return self.alpha * guided + (1 - self.alpha) * plus
@@ -216,47 +221,44 @@ class Vsf:
 
     def __call__(self, query: Tensor, prompt: Any, negative: Any, in_prompt: Tensor) -> Tensor:
         key = torch.cat([prompt[0], negative[0]], 2)  # (B, heads, 2 * tokens, d)
-        value = torch.cat([prompt[1], -self.scale * negative[1]], 2)
-        lowered = torch.full(
-            in_prompt.shape, -self.bias, dtype=query.dtype, device=query.device
-        )  # (B, tokens)
-        lowered = lowered.masked_fill(~in_prompt, -math.inf)
-        mask = torch.nn.functional.pad(lowered, (prompt[0].shape[2], 0))[
-            :, None, None
-        ]  # (B, 1, 1, 2 * tokens)
-        return attend(query, key, value, mask)
+        value = torch.cat([prompt[1], -self.scale * negative[1]], 2)  # (B, heads, 2 * tokens, d)
+        # (B, tokens), then (B, 2 * tokens): 0 for the prompt, -bias for the negative one, -inf for its padding
+        bias = torch.full(in_prompt.shape, -self.bias, dtype=query.dtype, device=query.device)
+        bias = torch.nn.functional.pad(bias.masked_fill(~in_prompt, -math.inf), (prompt[0].shape[2], 0))
+        return attend(query, key, value, bias[:, None, None])  # mask: (B, 1, 1, 2 * tokens)
 
 
-#: Attention guidance, functions of (query, prompt, negative, in_prompt): query (B, heads, tokens, d),
-#: prompt and negative are (key, value), each (B, heads, tokens, d); in_prompt (B, tokens) bool: no padding.
+#: Rules that lead attention away from a negative prompt: functions of (query, prompt, negative, in_prompt).
+#: query: (B, heads, tokens, d); prompt and negative: (key, value), each (B, heads, tokens, d); in_prompt:
+#: (B, tokens) bool, False for padding of the negative prompt.
 RULES: dict[str, Nag | Vsf] = {"nag": Nag(), "vsf": Vsf()}
 
 
-def guidance_rule(guided: str) -> Nag | Vsf:
-    """Rule of "nag" or "vsf", or with a scale, "nag:8"."""
-    name, _, scale = guided.partition(":")
+def parse_rule(text: str) -> Nag | Vsf:
+    """The rule "nag" or "vsf" with its published scale, or with another one: "nag:8"."""
+    name, _, scale = text.partition(":")
     return replace(RULES[name], scale=float(scale)) if scale else RULES[name]
 
 
 @dataclass(frozen=True)
-class Avoided:
-    """Negative prompts for `rows` of a UNet call."""
+class NegativePrompts:
+    """Negative prompts for some rows of a UNet call."""
 
     rule: Nag | Vsf
-    rows: Sequence[int]
-    states: Tensor  # (rows, tokens, width)
-    in_prompt: Tensor  # (rows, tokens) bool: no padding
+    rows: Sequence[int]  # indices into the rows of the call
+    states: Tensor  # (rows, tokens, width), by the text encoder
+    in_prompt: Tensor  # (rows, tokens) bool, False for padding
 
     def guide(self, attn: Any, hidden_states: Tensor, text: Tensor, output: Tensor) -> Tensor:
-        """Attention `output` to the text, before its projection, with the rows replaced by guided ones."""
+        """Replace `rows` of `output`, attention to the text: (rows of the call, h * w, heads * d)."""
 
-        def heads(states: Tensor) -> Tensor:  # (B, tokens, heads * d) => (B, heads, tokens, d)
+        def split_heads(states: Tensor) -> Tensor:  # (B, tokens, heads * d) => (B, heads, tokens, d)
             return states.unflatten(-1, (attn.heads, -1)).transpose(1, 2)
 
         rows = torch.tensor(self.rows, device=output.device)
-        query = heads(attn.to_q(hidden_states[rows]))
-        prompt = heads(attn.to_k(text[rows])), heads(attn.to_v(text[rows]))
-        negative = heads(attn.to_k(self.states)), heads(attn.to_v(self.states))
+        query = split_heads(attn.to_q(hidden_states[rows]))
+        prompt = split_heads(attn.to_k(text[rows])), split_heads(attn.to_v(text[rows]))
+        negative = split_heads(attn.to_k(self.states)), split_heads(attn.to_v(self.states))
         return output.index_copy(0, rows, self.rule(query, prompt, negative, self.in_prompt))
 
 
@@ -279,25 +281,26 @@ class Processor:
         temb: Tensor | None = None,
         record: AttentionRecord | None = None,
         weights: Tensor | None = None,
-        avoided: Avoided | None = None,
+        negatives: NegativePrompts | None = None,
     ) -> Tensor:
-        records = (
-            self._recorded and record and hidden_states.ndim == 3 and record.matches(hidden_states.shape[1])
-        )
-        if encoder_hidden_states is None or not (records or weights is not None or avoided is not None):
+        if not (
+            self._recorded and hidden_states.ndim == 3 and record and record.matches(hidden_states.shape[1])
+        ):
+            record = None
+        if encoder_hidden_states is None or (record is None and weights is None and negatives is None):
             return self._plain(attn, hidden_states, encoder_hidden_states, attention_mask, temb)
         query = attn.head_to_batch_dim(attn.to_q(hidden_states))  # (rows * heads, h * w, d)
         key = attn.head_to_batch_dim(attn.to_k(encoder_hidden_states))  # (rows * heads, T, d)
         value = attn.head_to_batch_dim(attn.to_v(encoder_hidden_states))
         probabilities = attn.get_attention_scores(query, key, attention_mask)  # (rows * heads, h * w, T)
-        if record is not None and records:
+        if record is not None:
             record.add(probabilities, attn.heads)
         if weights is not None:
             factors = weights.repeat_interleave(attn.heads, 0)[:, None]  # (rows * heads, 1, T)
             probabilities = probabilities * factors.to(probabilities.dtype)
         output = attn.batch_to_head_dim(torch.bmm(probabilities, value))  # (rows, h * w, heads * d)
-        if avoided is not None:
-            output = avoided.guide(attn, hidden_states, encoder_hidden_states, output)
+        if negatives is not None:
+            output = negatives.guide(attn, hidden_states, encoder_hidden_states, output)
         return attn.to_out[1](attn.to_out[0](output)) / attn.rescale_output_factor
 
 
@@ -314,7 +317,7 @@ def word_weights(tokenizer: Any, text: str, factors: Mapping[str, float]) -> Ten
     words of `factors` in any case. Part of a longer word ("car" in "cartoon") counts only if the word itself
     is absent. Raises ValueError for a word that is not in the text."""
     encoded = tokenizer(text, padding="max_length", truncation=True, return_offsets_mapping=True)
-    weights = torch.ones(len(encoded["input_ids"]), dtype=torch.float32)
+    weights = torch.ones(len(encoded["input_ids"]), dtype=torch.float32)  # (tokens,)
     for word, factor in factors.items():
         plain = re.escape(word)
         matches = [*re.finditer(rf"(?<!\w){plain}(?!\w)", text, re.IGNORECASE)]

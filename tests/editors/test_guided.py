@@ -6,7 +6,7 @@ import pytest
 import torch
 from diffusers.models.attention_processor import Attention
 
-from nein.editors.sampling import Avoided, Nag, Processor, Vsf
+from nein.editors.sampling import Nag, NegativePrompts, Processor, Vsf
 
 RULES = [Nag(), Nag(30.0, 1.2, 1.0), Vsf()]
 PROMPT, NEGATIVE = 5, 3
@@ -52,7 +52,7 @@ def test_cross_attention_follows_the_formula_in_guided_rows_alone(rule):
     attn = Attention(query_dim=16, cross_attention_dim=12, heads=2, dim_head=8)
     states, text, away = torch.randn(3, 4, 16), torch.randn(3, PROMPT, 12), torch.randn(1, NEGATIVE + 1, 12)
     kept = torch.tensor([[True] * NEGATIVE + [False]])  # padding, which NAG attends to
-    found = Processor(False)(attn, states, text, avoided=Avoided(rule, [1], away, kept))
+    found = Processor(False)(attn, states, text, negatives=NegativePrompts(rule, [1], away, kept))
     plain = Processor(False)(attn, states, text)
     torch.testing.assert_close(found[[0, 2]], plain[[0, 2]])
 

@@ -1,11 +1,11 @@
 """The estimates of a run of NegVQA, made from its table of scores: one row per number.
 
 task        metric
-accuracy    "accuracy" per variant and category, with either interval
+accuracy    "accuracy" per variant and category, with each of the intervals below
 subsets     "accuracy" per variant and subset, and "difference"
 gap         over pairs scored in both: "original", "negated" (shares right), "gap" with its test, "ratio"
 outcomes    of pairs: "both", "only_original", "only_negated", "neither", and the test "mcnemar"
-position    share of letters that are A: "answered", "right"
+position    share of A among the answered letters ("answered") and among the right ones ("right")
 agreement   "same": share of questions whose generated and likeliest letters agree
 unread      "answers" without a letter, by reason
 blind       per variant and category the estimates of `nein.benchmarks.baselines`: on the questions that were
@@ -44,9 +44,10 @@ def make_estimates(scores: ScoreTable, asking: str | None = None) -> pd.DataFram
     for (scoring, protocol), rows in answers.groups("scoring", "protocol"):
         parts: list[Iterable[Row]] = [_estimate_accuracies(rows, protocol)]
         if protocol == "fixed":  # under "paper" a baseline was not read
-            of_scoring = baseline_rows.frame["scoring"].fillna(scoring) == scoring  # the text reader has none
+            # The text reader has no scoring.
+            is_scored = baseline_rows.frame["scoring"].fillna(scoring) == scoring  # (baseline rows,) bool
             parts += [_estimate_subsets(rows), _estimate_positions(rows)]
-            parts += [_compare_with_baselines(rows, ScoreTable(baseline_rows.frame[of_scoring]))]
+            parts += [_compare_with_baselines(rows, ScoreTable(baseline_rows.frame[is_scored]))]
             parts += [compare_pairs(members, category) for category, members in split_by_category(rows)]
         estimates += [{**row, "scoring": scoring, "protocol": protocol} for part in parts for row in part]
     frame = frames.frame([*estimates, *measure_agreement(answers)])
@@ -76,7 +77,7 @@ def _estimate_accuracies(rows: ScoreTable, protocol: str) -> Iterator[Row]:
             labels["category"] = category
             yield members.describe(estimate, **labels, interval="clustered")
             if protocol == "paper":
-                yield members.describe(replace_interval(estimate), **labels, interval="normal")
+                yield members.describe(use_paper_interval(estimate), **labels, interval="normal")
     for variant in VARIANTS:
         reasons = Counter(rows.where(variant=variant).frame["reason"].dropna())
         labels = {"unit": "count", "task": "unread", "metric": "answers", "variant": variant}
@@ -85,8 +86,8 @@ def _estimate_accuracies(rows: ScoreTable, protocol: str) -> Iterator[Row]:
 
 
 def estimate_accuracy(rows: ScoreTable, category: str, protocol: str) -> Estimate | None:
-    """Share of right answers over all questions of a category; under "paper", but for the average, the
-    unweighted mean of its subsets' accuracies, as the released notebook has it."""
+    """Share of right answers over all questions of a category. Under "paper" a category is instead the
+    unweighted mean of its subsets' accuracies, as in the released notebook; the average is not."""
     scored = rows.scored
     if protocol != "paper" or category == AVERAGE or not len(scored):
         return rows.estimate()
@@ -95,7 +96,7 @@ def estimate_accuracy(rows: ScoreTable, category: str, protocol: str) -> Estimat
     return statistics.bounded_mean(scored.values, scored.clusters, weights=weights)
 
 
-def replace_interval(estimate: Estimate | None) -> Estimate | None:
+def use_paper_interval(estimate: Estimate | None) -> Estimate | None:
     """The same share with the interval of NegVQA's Table 1 (arXiv:2505.22946), not cut off at 0 and 1."""
     if estimate is None:
         return None
@@ -107,18 +108,18 @@ def replace_interval(estimate: Estimate | None) -> Estimate | None:
 def _estimate_subsets(rows: ScoreTable) -> Iterator[Row]:
     for (subset,), members in rows.groups("subset"):
         labels = {"task": "subsets", "subset": subset}
-        ends = [members.where(variant=v).figure(metric="accuracy", variant=v, **labels) for v in VARIANTS]
-        yield from ends
-        first, second = (end["value"] for end in ends)
-        if first is not None and second is not None:
-            yield frames.number(first - second, unit="points", metric="difference", **labels)
+        pair = [members.where(variant=v).figure(metric="accuracy", variant=v, **labels) for v in VARIANTS]
+        yield from pair
+        original, negated = (row["value"] for row in pair)
+        if original is not None and negated is not None:
+            yield frames.number(original - negated, unit="points", metric="difference", **labels)
 
 
-def _compare_with_baselines(rows: ScoreTable, others: ScoreTable) -> Iterator[Row]:
-    """others: scores of the same questions without the image or the question, and of the text reader."""
-    for variant in VARIANTS if len(others) else ():
+def _compare_with_baselines(rows: ScoreTable, baseline_rows: ScoreTable) -> Iterator[Row]:
+    """baseline_rows: scores of these questions without the image or the question, and of the text reader."""
+    for variant in VARIANTS if len(baseline_rows) else ():
         answers = rows.where(variant=variant)
-        for category, members in split_by_category(others.where(variant=variant)):
+        for category, members in split_by_category(baseline_rows.where(variant=variant)):
             labels = {"task": "blind", "variant": variant, "category": category}
             yield from baselines.estimate_baselines(answers, members, **labels)
 
@@ -130,8 +131,8 @@ def compare_pairs(rows: ScoreTable, category: str) -> Iterator[Row]:
     original, negated, clusters = first.pair(second)  # (n,) each: values 0 or 1, and the image
     n = len(original)
     labels: Row = {"task": "gap", "category": category}
-    *ends, gap = rows.gap(*VARIANTS, **labels)
-    for row in (*ends, gap):  # "original", "negated" and "gap" are variants there, metrics here
+    *shares, gap = rows.gap(*VARIANTS, **labels)
+    for row in (*shares, gap):  # "original", "negated" and "gap" are variants there, metrics here
         yield {**row, "metric": row["variant"], "variant": ""}
     ratio = statistics.pairs_ratio(original, negated, clusters)
     yield frames.figure(ratio, unit="", metric="ratio", **labels)
@@ -168,9 +169,8 @@ def measure_agreement(scores: ScoreTable) -> Iterator[Row]:
     """Share of questions whose generated and likeliest letters are the same, among those that have both;
     nothing where only one scoring was asked for."""
     fixed = scores.where(protocol="fixed").frame.astype({"scoring": str})
-    letters = fixed.pivot(
-        index=["id", "variant"], columns="scoring", values="letter"
-    )  # (questions, scorings)
+    # (questions, scorings)
+    letters = fixed.pivot(index=["id", "variant"], columns="scoring", values="letter")
     if letters.shape[1] == 2:
         pairs = letters.dropna()
         same, n = int((pairs.iloc[:, 0] == pairs.iloc[:, 1]).sum()), len(pairs)

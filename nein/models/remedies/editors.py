@@ -157,9 +157,9 @@ class ByRule(WithRemedy):
         super().__init__(editor, name, {"arm": name, "reads": "nein.wording.denials"})
         self._arm = name
         if name.partition(":")[0] in GUIDED:
-            from nein.editors.sampling import guidance_rule
+            from nein.editors.sampling import parse_rule
 
-            self._facts["rule"] = dataclasses.asdict(guidance_rule(name))
+            self._facts["rule"] = dataclasses.asdict(parse_rule(name))
 
     def send(self, requests: Sequence[EditRequest]) -> list[Sent]:
         readings = denials.read([request.instruction for request in requests])
