@@ -222,7 +222,7 @@ class Vsf:
     def __call__(self, query: Tensor, prompt: Any, negative: Any, in_prompt: Tensor) -> Tensor:
         key = torch.cat([prompt[0], negative[0]], 2)  # (B, heads, 2 * tokens, d)
         value = torch.cat([prompt[1], -self.scale * negative[1]], 2)  # (B, heads, 2 * tokens, d)
-        # (B, tokens), then (B, 2 * tokens): 0 for the prompt, -bias for the negative one, -inf for its padding
+        # (B, tokens), then (B, 2 * tokens): 0 for the prompt, -bias for the negative, -inf for its padding
         bias = torch.full(in_prompt.shape, -self.bias, dtype=query.dtype, device=query.device)
         bias = torch.nn.functional.pad(bias.masked_fill(~in_prompt, -math.inf), (prompt[0].shape[2], 0))
         return attend(query, key, value, bias[:, None, None])  # mask: (B, 1, 1, 2 * tokens)

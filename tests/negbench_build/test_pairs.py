@@ -186,7 +186,7 @@ def test_by_paper_what_cannot_be_looked_at_keeps_its_absent_objects():
 def test_a_detector_whose_boxes_have_no_label_is_no_detector_of_the_paper():
     verifier = Verifier(ScriptedDetector(lambda *_: 0.5), "{object}", 0.1, "paper")
     with pytest.raises(UserError, match="or --protocol fixed"):
-        verifier.present([shows()], [["dog"]])
+        verifier.detect([shows()], [["dog"]])
 
 
 @pytest.mark.parametrize("make", [make_owlvit, make_owlv2])

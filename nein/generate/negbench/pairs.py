@@ -1,5 +1,5 @@
-"""HardNeg-Syn: two images that differ in one object, made by an editor or from text. A detector has to find
-the object in one and not in the other. A pair gives two images, without the object and with it."""
+"""HardNeg-Syn: makes pairs of images, without and with one object, by an editor or from text, and verifies
+with a detector which objects an image shows. The detector must find the object in one of the two alone."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ from nein.metrics.base import MetricError, fingerprint
 from nein.models.llm import Client
 from nein.wording import families
 
+# --- makers of pairs ----------------------------------------------------------------------------------
+
 NOT_MADE = "no try gave a pair that the detector confirms"
 NOT_ASKED = "the detector failed"
 UNVERIFIED = "not verified, as in the released code"
-Pictures = tuple[np.ndarray, np.ndarray]  # without the object, and with it
-Looked = tuple[Concepts, np.ndarray | str]  # an image, and its pixels or why there are none
+Pictures = tuple[np.ndarray, np.ndarray]  # (H, W, 3) uint8 each: without the object, and with it
+Looked = tuple[Concepts, np.ndarray | str]  # an image's record, and its pixels or why there are none
 
 
 @dataclass(frozen=True)
 class PairPlan:
-    """A pair to make. objects: in both images; extra: in the second; other: in neither, or "". start:
-    (H, W, 3) uint8, an editor's input; None where both are drawn."""
+    """A pair to make. objects: in both images; extra: in the second one alone; other: in neither, or "".
+    start: (H, W, 3) uint8, the editor's input; None for a pair made from text."""
 
     id: str
     caption: str
@@ -44,31 +46,27 @@ class PairPlan:
 
 
 class EditorMaker:
-    """One of our editors adds the object to a given image."""
+    """Adds the object to an existing image with one of our editors."""
 
     def __init__(self, editor: editors.Editor) -> None:
         self.editor, self.fingerprint, self.describe = editor, editor.fingerprint, editor.describe
 
     def make(self, plans: Sequence[PairPlan], seeds: Sequence[int]) -> list[Pictures | str]:
         """Both images of every plan, or why there are none."""
-        requests = [
-            editors.EditRequest(
-                plan.id, plan.start, f"Add {families.add_article(plan.extra, some=True)}.", seed
-            )
-            for plan, seed in zip(plans, seeds, strict=True)
-        ]
-        results = self.editor.edit(requests) if requests else []
-        return [
-            result.error or "the editor gave no picture"
-            if result.image is None
-            else (plan.start, result.image)
-            for plan, result in zip(plans, results, strict=True)
-        ]
+        requests = []
+        for plan, seed in zip(plans, seeds, strict=True):
+            instruction = f"Add {families.add_article(plan.extra, some=True)}."
+            requests.append(editors.EditRequest(plan.id, plan.start, instruction, seed))
+        pairs: list[Pictures | str] = []
+        for plan, result in zip(plans, self.editor.edit(requests) if requests else [], strict=True):
+            problem = result.error or "the editor gave no picture"
+            pairs.append(problem if result.image is None else (plan.start, result.image))
+        return pairs
 
 
 class TextMaker:
-    """Draws both images by a text-to-image pipeline of diffusers (safetensors only) from the same noise, so
-    that they are alike. Raises EditorError or UserError."""
+    """Generates both images by a text-to-image pipeline of diffusers (safetensors only), from the same noise,
+    so that they are alike. Raises EditorError or UserError."""
 
     def __init__(self, name: str, *, steps: int, device: str, dtype: str) -> None:
         import torch
@@ -102,17 +100,17 @@ class TextMaker:
 
         pairs: list[Pictures | str] = []
         for plan, seed in zip(plans, seeds, strict=True):
-            noise = [torch.Generator().manual_seed(seed) for _ in "ab"]  # on the CPU: the same on any device
             texts = [plan.caption, plan.caption_with]  # without the object, with it
-            drawn = self.pipeline(prompt=texts, generator=noise, num_inference_steps=self.steps).images
-            without, with_ = (np.array(image.convert("RGB")) for image in drawn)  # each (H, W, 3) uint8
-            pairs.append((without, with_))
+            noise = [torch.Generator().manual_seed(seed) for _ in texts]  # on the CPU: the same on any device
+            images = self.pipeline(prompt=texts, generator=noise, num_inference_steps=self.steps).images
+            without, with_extra = (np.array(image.convert("RGB")) for image in images)  # each (H, W, 3) uint8
+            pairs.append((without, with_extra))
         return pairs
 
 
 @dataclass(frozen=True)
 class PairTools:
-    """The models that make pairs. client: imagines scenes; None where an editor starts from images."""
+    """The models that make pairs. client: the language model that writes scenes; None for an editor."""
 
     maker: EditorMaker | TextMaker
     verifier: Verifier
@@ -133,85 +131,91 @@ class PairTools:
         if self.client:
             self.client.stop()
 
-    def refuse(self, plan: PairPlan, pair: Pictures) -> str:
-        """The reason to refuse a pair; "" to accept it."""
+    def find_problem(self, plan: PairPlan, pair: Pictures) -> str:
+        """Return why the detector refuses a pair; "" if it accepts it."""
         names = [*plan.objects, plan.extra, *filter(None, [plan.other])]
         try:
-            without, with_ = self.verifier.present(pair, [names, names])
+            without, with_extra = self.verifier.detect(pair, [names, names])
         except MetricError as error:
             return f"{NOT_ASKED}: {error}"
         if without[plan.extra]:
             return "the object is in the picture without it"
-        if not with_[plan.extra]:
+        if not with_extra[plan.extra]:
             return "the object is not in the picture with it"
-        if not all(detected[name] for detected in (without, with_) for name in plan.objects):
+        if not all(detected[name] for detected in (without, with_extra) for name in plan.objects):
             return "another object is lost"
-        if plan.other and (without[plan.other] or with_[plan.other]):
+        if plan.other and (without[plan.other] or with_extra[plan.other]):
             return "the further absent object is there"
         return ""
 
 
+# --- pairs: plans, tries and files --------------------------------------------------------------------
+
+
 def plan_edit(looked: Looked, vocabulary: Sequence[str], seed: int) -> PairPlan | str:
-    """Plans the addition of an object that the image is not said to show; or says why there is no plan."""
-    image, picture = looked
+    """Plan the addition of an object that no caption or annotation names; or return why there is no plan."""
+    image, pixels = looked
     if image.problem or not image.captions or not image.positives:
         return image.problem or "no caption or no object"
     rng = sentences.stream(seed, image.id, "pair")
     absent = [n for n in vocabulary if n not in image.positives and n not in image.unsure]  # candidates
     if not absent:
         return "no object of the vocabulary is absent"
-    if isinstance(picture, str):
-        return picture
+    if isinstance(pixels, str):
+        return pixels
     caption = rng.choice(image.captions)  # "A dog on a beach"
     extra, other = (*rng.sample(absent, min(2, len(absent))), "")[:2]
     text = caption.rstrip()
     added = f"{text if text.endswith('.') else text + '.'} There is {families.add_article(extra, some=True)}."
-    return PairPlan(image.id, caption, added, image.positives, extra, other, image.cluster, start=picture)
+    return PairPlan(image.id, caption, added, image.positives, extra, other, image.cluster, start=pixels)
 
 
 def make_pairs(
     plans: Mapping[str, PairPlan | str], tools: PairTools, *, folder: Path, seed: int, attempts: int
 ) -> list[Concepts]:
-    """Two images per plan, or one that says why there is no pair; files below `folder`."""
+    """Records of two images per plan, or of one that says why there is no pair; images below `folder`."""
     results = {
         name: [Concepts(name, problem=plan if isinstance(plan, str) else NOT_MADE)]
         for name, plan in plans.items()
     }
-    open_ = [plan for plan in plans.values() if not isinstance(plan, str)]  # without a pair so far
-    for turn in range(attempts):
-        seeds = [sample_seed(seed, f"pair/{plan.id}", turn) for plan in open_]
-        tries = [*zip(open_, tools.maker.make(open_, seeds), strict=True)]
-        open_ = []
-        for plan, pair in tries:
-            why = pair if isinstance(pair, str) else tools.refuse(plan, pair)
-            if isinstance(pair, str) or why:
-                results[plan.id] = [Concepts(plan.id, problem=NOT_MADE, notes=(why,))]
-                open_.append(plan)
+    unmade = [plan for plan in plans.values() if not isinstance(plan, str)]  # plans without a pair so far
+    for attempt in range(attempts):
+        seeds = [sample_seed(seed, f"pair/{plan.id}", attempt) for plan in unmade]
+        attempted = [*zip(unmade, tools.maker.make(unmade, seeds), strict=True)]
+        unmade = []
+        for plan, pair in attempted:
+            problem = pair if isinstance(pair, str) else tools.find_problem(plan, pair)
+            if isinstance(pair, str) or problem:
+                results[plan.id] = [Concepts(plan.id, problem=NOT_MADE, notes=(problem,))]
+                unmade.append(plan)
             else:
-                results[plan.id] = _images(plan, pair, folder, note=f"made at try {turn + 1}")
+                results[plan.id] = _write_pair(plan, pair, folder, note=f"made at try {attempt + 1}")
     return [image for images in results.values() for image in images]
 
 
-def _images(plan: PairPlan, pair: Pictures, folder: Path, *, note: str) -> list[Concepts]:
+def _write_pair(plan: PairPlan, pair: Pictures, folder: Path, *, note: str) -> list[Concepts]:
     other = (plan.other,) if plan.other else ()
-    sides = (
+    sides = (  # (end of the name, caption, present and absent objects, notes)
         ("without", plan.caption, plan.objects, (plan.extra, *other), (note,)),
         ("with", plan.caption_with, (*plan.objects, plan.extra), other, ()),
     )
     images = []
-    for picture, (end, caption, present, absent, notes) in zip(pair, sides, strict=True):
+    for pixels, (end, caption, present, absent, notes) in zip(pair, sides, strict=True):
         name = f"{plan.id}-{end}"
         path = f"pictures/{name.replace('/', '_')}.png"
-        write_png(folder / path, picture)
+        write_png(folder / path, pixels)
         images.append(
             Concepts(name, path, (caption,), present, absent, source_id=plan.source_id, notes=notes)
         )
     return images
 
 
+# --- verification -------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Verifier:
-    """A detector with its query ("{object}" is the name). absent_count: per image ("paper")."""
+    """A detector with its query ("{object}" is the name). absent_count: absent ones per image ("paper")."""
 
     detector: Any
     query: str
@@ -226,8 +230,8 @@ class Verifier:
     def describe(self) -> Row:
         return dict(self.detector.describe())
 
-    def present(self, images: Sequence[np.ndarray], names: Sequence[Sequence[str]]) -> list[dict[str, bool]]:
-        """Name -> whether it is seen, per image. Raises UserError for a detector without labels ("paper")."""
+    def detect(self, images: Sequence[np.ndarray], names: Sequence[Sequence[str]]) -> list[dict[str, bool]]:
+        """Return name -> whether it is detected, per image. Raises UserError without labels ("paper")."""
         labels = [[self.query.format(object=name) for name in row] for row in names]
         detections = self.detector.detect(images, labels, self.threshold)  # per image: label -> box
         field = "named" if self.protocol == "paper" else "score"
@@ -236,38 +240,38 @@ class Verifier:
                 "The detector reports no label per box, which --protocol paper needs; pass OWL-ViT or "
                 "OWLv2 as --detector, or --protocol fixed."
             )
-        return [
-            {
-                name: getattr(boxes[label], field) >= self.threshold
-                for name, label in zip(row, texts, strict=True)
-            }
-            for row, texts, boxes in zip(names, labels, detections, strict=True)
-        ]
+        detected = []
+        for row, texts, boxes in zip(names, labels, detections, strict=True):
+            scores = [getattr(boxes[label], field) for label in texts]
+            detected.append({name: score >= self.threshold for name, score in zip(row, scores, strict=True)})
+        return detected
 
 
 def verify(verifier: Verifier, images: Sequence[Looked], *, positives: bool) -> list[Concepts]:
-    """Drops absent objects that the detector finds and, with `positives`, present ones that it misses."""
+    """Drop absent objects that the detector finds and, with `positives`, present ones that it misses."""
     results: dict[str, Concepts] = {}
-    usable: dict[str, np.ndarray] = {}
+    usable: dict[str, np.ndarray] = {}  # id -> (H, W, 3) uint8
     as_released = verifier.protocol == "paper"
-    for image, picture in images:
+    for image, pixels in images:
         if image.problem:
             pass
         elif as_released and len(image.negatives) != verifier.absent_count:
             image = image.add_notes(f"absent objects not as many as wanted, {UNVERIFIED}")
-        elif not isinstance(picture, str):
-            usable[image.id] = picture
+        elif not isinstance(pixels, str):
+            usable[image.id] = pixels
         elif as_released:
-            image = image.add_notes(f"{picture}, {UNVERIFIED}")
+            image = image.add_notes(f"{pixels}, {UNVERIFIED}")
         else:
-            image = replace(image, problem=picture)
+            image = replace(image, problem=pixels)
         results[image.id] = image
-    # By paper those asked about together compete, and the present ones would win: they are asked apart.
-    apart = positives and as_released
-    together = positives and not as_released
-    queries = [[results[k].negatives + (results[k].positives if together else ()) for k in usable]]
-    queries += [[results[k].positives for k in usable]] if apart else []
-    answers = [isolate_answers(verifier.present, usable.values(), names, str) for names in queries]
+    # Under "paper" the names of one query compete for a box, and present objects would win: they get a query
+    # of their own.
+    queries = [[results[name].negatives for name in usable]]
+    if positives and as_released:
+        queries.append([results[name].positives for name in usable])
+    elif positives:
+        queries = [[results[name].negatives + results[name].positives for name in usable]]
+    answers = [isolate_answers(verifier.detect, usable.values(), names, str) for names in queries]
     for name, *rows in zip(usable, *answers, strict=True):
         image = results[name]
         if failure := next((row for row in rows if isinstance(row, str)), ""):
