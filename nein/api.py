@@ -25,7 +25,7 @@ from nein.benchmarks.runner import FIGURES_CSV, SCORES_CSV, Benchmark
 from nein.config.groups import start
 from nein.editors.function import FUNCTION_OPTIONS, make_editor, name_of, takes_options
 from nein.engine.folder import Folder, find_runs
-from nein.engine.machine import Processes, sentence
+from nein.engine.machine import Processes, explain_error
 from nein.loading.digests import Json, json_digest
 from nein.loading.errors import UserError
 from nein.metrics import dual
@@ -231,7 +231,7 @@ def _run(
         try:
             benchmark(config, executor)
         except UnicodeEncodeError as error:  # half a character, in the answer of a function
-            raise UserError(sentence(error) or str(error)) from None
+            raise UserError(explain_error(error) or str(error)) from None
         names = dict.fromkeys(run.name for run in benchmark.runs(config, executor.device))
         return benchmark, config.out_dir, tuple(names)
 

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from nein.benchmarks import registry
 from nein.config.groups import Command
-from nein.engine.machine import USER_MISTAKE, exit_with, printable
+from nein.engine.machine import USER_MISTAKE, exit_with, make_printable
 from nein.loading.errors import UserError, near_match
 
 #: The first commands of `nein --help`.
@@ -190,7 +190,7 @@ def launch(
     else:
         answer = work(config)
     if isinstance(answer, str):
-        print(printable(answer), end="", flush=True)
+        print(make_printable(answer), end="", flush=True)
         if command.shared:
             print(f"Results: {config.out_dir}", file=sys.stderr)
     return answer if isinstance(answer, int) else 0

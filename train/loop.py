@@ -225,7 +225,7 @@ class Session(contextlib.ExitStack):
         if self.processes.is_main:
             try:
                 self.enter_context(Executor("cpu", self.processes).lock([Folder(config.out_dir)]))
-                machine.say_device(config.device, str(self.accelerator.device))
+                machine.print_device(config.device, str(self.accelerator.device))
             except UserError:
                 self.close()
                 raise

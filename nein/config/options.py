@@ -21,7 +21,7 @@ import pydantic
 import yaml
 
 from nein.engine.atomic import adapter
-from nein.engine.machine import DEVICES, DEVICES_SAID
+from nein.engine.machine import DEVICE_NAMES, DEVICES
 from nein.loading.digests import Json
 from nein.loading.errors import UserError, match_name, near_match, unknown
 from nein.loading.references import Need, check_credentials
@@ -41,7 +41,7 @@ def split_names(value: Any) -> list[str]:
 
 def _device(value: str) -> str:
     if not re.fullmatch(DEVICES, value):
-        raise ValueError(DEVICES_SAID)
+        raise ValueError(DEVICE_NAMES)
     return value
 
 

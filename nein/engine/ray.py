@@ -71,7 +71,7 @@ class Ray(Executor):
         if device.startswith("cuda") and not gpus:
             raise UserError(f"--device is '{device}', but no node of the Ray cluster has a GPU.")
         self.device = "cuda" if gpus and device != "cpu" else "cpu"
-        machine.say_device(device, self.device)
+        machine.print_device(device, self.device)
 
     def describe(self) -> Json:
         nodes = sum(node["Alive"] for node in self._ray.nodes())
@@ -157,7 +157,7 @@ def _connect(address: str | None) -> Any:
     address = address or os.environ.get("RAY_ADDRESS")
     options: Json = {"address": address, "log_to_driver": False, "logging_level": logging.ERROR}
     if address is None:
-        options |= {"address": "local", "num_cpus": machine.cores(), "include_dashboard": False}
+        options |= {"address": "local", "num_cpus": machine.count_cores(), "include_dashboard": False}
     if variables := {name: os.environ[name] for name in PASSED_ON if name in os.environ}:
         options["runtime_env"] = {"env_vars": variables}
     before = signal.getsignal(signal.SIGTERM)

@@ -218,7 +218,7 @@ class Executor:
         self._notes.setdefault(step.folder.path, (step.folder, {"stages": {}, "usage": {}}))
         model = step.stage.model
         on_gpu = model is not None and model.place == "device" and self.device != "cpu"
-        at_once = self.threads or max(1, machine.cores() // self.processes.size)
+        at_once = self.threads or max(1, machine.count_cores() // self.processes.size)
         if on_gpu or self._debug:
             at_once = 1
         if model is not None and model.place == "remote":

@@ -37,7 +37,7 @@ class Job:
 
     def __call__(self) -> None:
         line = [sys.executable, "-m", "nein", *self.words]
-        env = {**os.environ, machine.GIVEN: json.dumps(self.typed)}
+        env = {**os.environ, machine.COMMAND_VARIABLE: json.dumps(self.typed)}
         process = subprocess.Popen(line, env={**env, **({SHARE: self.share} if self.share else {})})
         try:
             code = process.wait()

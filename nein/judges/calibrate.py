@@ -223,7 +223,7 @@ class Asking:
             batches = [missing[start : start + self.batch_size] for start in starts]
             on_cpu = self.judge.describe().get("device") == "cpu"
             with Bar(f"ask {self.kind}", len(missing)) as bar:
-                for batch, fresh in machine.side_by_side(self._ask, batches, on_cpu, self.threads):
+                for batch, fresh in machine.map_parallel(self._ask, batches, on_cpu, self.threads):
                     cache.put_all({(space, key): answer for key, answer in fresh.items()})
                     answers |= fresh
                     bar.update(len(batch))

@@ -101,7 +101,7 @@ class Checks:
         """Yields (title, whether it passed, detail) per check; an exception is a failure with its reason."""
         first, *others = TITLES
         for methods in ([first], others):
-            for method, (passed, detail) in machine.side_by_side(self._outcome, methods, on_cpu, threads):
+            for method, (passed, detail) in machine.map_parallel(self._outcome, methods, on_cpu, threads):
                 yield TITLES[method], passed, detail
 
     def _outcome(self, method: str) -> tuple[bool, str]:

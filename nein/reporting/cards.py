@@ -206,7 +206,7 @@ def read_thumbnails(
 ) -> Iterator[list[Thumbnail]]:
     """The thumbnails of every sample, in order; threads read the files. side 0: none."""
     coming = iter(samples)
-    with ThreadPoolExecutor(machine.cores()) as pool:
+    with ThreadPoolExecutor(machine.count_cores()) as pool:
         while part := [*itertools.islice(coming, _AHEAD)]:
             paths = dict.fromkeys(p for sample in part for p in sample if side and isinstance(p, str))
             read = pool.map(lambda path: read_thumbnail(Path(path), side), paths)

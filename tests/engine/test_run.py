@@ -362,7 +362,7 @@ def test_a_signal_ends_after_the_blocks_in_work_and_a_second_one_at_once(folder,
 
 @pytest.mark.parametrize("on_cpu", [True, False])
 def test_what_is_computed_side_by_side_is_in_order_and_each_on_one_thread(on_cpu):
-    found = dict(machine.side_by_side(lambda n: (n * n, torch.get_num_threads()), range(9), on_cpu))
+    found = dict(machine.map_parallel(lambda n: (n * n, torch.get_num_threads()), range(9), on_cpu))
     assert found == {n: (n * n, 1) for n in range(9)}
 
 
