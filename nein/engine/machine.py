@@ -1,4 +1,4 @@
-"""What a command needs of its machine, in four parts: processes and devices; cores and threads; the facts about
+"""What a command needs of its machine, in four parts: processes and devices; cores and threads; the facts on
 machine and code that a manifest notes (no names, no secrets); and the end of the command."""
 
 from __future__ import annotations
