@@ -1,7 +1,7 @@
-"""`nein mend MODEL`: which remedies help one model, what they cost, and what they break.
+"""`nein mend MODEL`: find the remedies that help one model, what they cost, and what they make worse.
 
-It runs the command of the model's benchmark with `--mend` on a few samples, and compares each remedy with the
-unchanged model, sample by sample.
+It runs the model's benchmark command with `--mend` on a few samples, compares each remedy with the unchanged
+model, sample by sample, and recommends one.
 """
 
 from __future__ import annotations
@@ -21,47 +21,46 @@ from nein.loading.service import price as price_of
 from nein.metrics import METRICS
 from nein.models import editor_choice, references
 from nein.models.remedies import answers, encoders
-from nein.models.remedies import editors as edits
+from nein.models.remedies import editors as editor_remedies
 from nein.reporting import figures as frames
 from nein.reporting import tables
 from nein.reporting.figures import Figure
 from nein.reporting.page import Page, Section, headline, places, write
 from nein.reporting.tables import Column, Row, Table
 
-SIGNIFICANT = 0.05  #: a change counts if its p, corrected by Holm, is below
-#: Metrics that a remedy is meant to change under denials.
+SIGNIFICANT = 0.05  # a change counts if its p, corrected by Holm, is below
+#: Prefixes of metrics that a remedy is meant to change under denials.
 REMOVAL = ("removal", "auc_removal", "clip_t")
 
 
 def run(config: MendConfig, executor: Executor) -> str | int | None:
-    """The command. Raises UserError for a model without a remedy, or of unknown kind."""
+    """Run the command. Raises UserError for a model without a remedy, or of unknown kind."""
     kind = KINDS[find_kind(config)]
-    benchmark, arms = registry.get(kind.benchmark), config.mend or list_applicable(config)
-    if not arms:
+    benchmark, remedies = registry.get(kind.benchmark), config.mend or list_applicable(config)
+    if not remedies:
         raise UserError(f"No remedy applies to '{config.model}' without another model; pass --mend REMEDY.")
     # A local model is loaded once for all remedies; a served one is called per remedy, to count its requests.
-    calls = [[], *([arm] for arm in arms)] if is_served(references.split_label(config.model)[1]) else [arms]
-    for remedies in calls:
-        benchmark(make_command(config, remedies), executor)
+    served = is_served(references.split_label(config.model)[1])
+    for group in [[], *([remedy] for remedy in remedies)] if served else [remedies]:
+        benchmark(make_command(config, group), executor)
     if not executor.concludes:
         return None
-    inner = make_command(config, arms)
-    folders: dict[str, list[Any]] = {}  # remedy, "" without -> its runs
-    for model_run in benchmark.runs(inner, executor.device):
+    command = make_command(config, remedies)
+    folders: dict[str, list[Any]] = {}  # remedy ("": the unchanged model) -> its run folders
+    for model_run in benchmark.runs(command, executor.device):
         folders.setdefault(model_run.identity.get("mend", ""), []).append(model_run.folder)
     rows = compare.correct_p([*compare_remedies(kind, folders)], "metric")
     for row in rows:
-        row["what"] = f"{_title(row['metric'])}, {'told' if row['variant'] in kind.told else row['variant']}"
-    judged = judge_remedies(kind, rows, arms)
-    paid = [
-        row
-        for arm, arm_folders in folders.items()
-        for row in estimate_costs(config.model, arm or "as it is", arm_folders)
-    ]
-    figures = frames.frame([*paid, *rows, *judged], benchmark=kind.benchmark)
+        variant = "told" if row["variant"] in kind.affirmative else row["variant"]
+        row["what"] = f"{_title(row['metric'])}, {variant}"
+    verdicts = judge_remedies(kind, rows, remedies)
+    costs: list[Figure] = []
+    for remedy, runs in folders.items():
+        costs += estimate_costs(config.model, remedy or "as it is", runs)
+    figures = frames.frame([*costs, *rows, *verdicts], benchmark=kind.benchmark)
     sections = [Section("remedies", "Remedies", [REMEDIES, CHANGES])]
-    page = Page(f"Remedies for {config.model}", findings=[recommend(judged, rows)], sections=sections)
-    out = inner.out_dir / "mend"
+    page = Page(f"Remedies for {config.model}", findings=[recommend(verdicts, rows)], sections=sections)
+    out = command.out_dir / "mend"
     names = places(out, write(out, figures, page, ("md", "csv")), 0)[:1]
     return headline(figures, [REMEDIES], [*page.findings, REMEDIES.note], [*names, f"In {out}"])
 
@@ -71,33 +70,34 @@ def list_applicable(config: MendConfig) -> list[str]:
     kind, name = find_kind(config), references.split_label(config.model)[1]
     if kind == "editor":
         row = editor_choice.choose_editor(config.model, config.preset, {}).row
-        return [arm for arm, needs in edits.BY_RULE.items() if not needs or editors.can(row, needs)]
+        pairs = editor_remedies.BY_RULE.items()
+        return [remedy for remedy, needs in pairs if not needs or editors.can(row, needs)]
     if kind == "encoder":
         return [*encoders.ARMS]
     from nein.benchmarks.negvqa.runs import find_answerer
 
-    by_probability = "logprob" in find_answerer(name, make_command(config, [])).scorings
-    return [arm for arm in answers.REMEDIES if by_probability or arm not in answers.IN_PAIRS]
+    has_probabilities = "logprob" in find_answerer(name, make_command(config, [])).scorings
+    return [remedy for remedy in answers.REMEDIES if has_probabilities or remedy not in answers.IN_PAIRS]
 
 
 def compare_remedies(kind: Kind, folders: Mapping[str, Sequence[Any]]) -> Iterator[Figure]:
-    """The comparisons of every remedy ("first") with the unchanged model; `model` is the remedy."""
+    """Compare every remedy ("first") with the unchanged model ("second"); the rows' `model` is the remedy."""
     benchmark = registry.get(kind.benchmark)
-    for arm in filter(None, folders):
-        finished = benchmark.load_finished([folder.path for folder in (*folders[arm], *folders[""])])
+    for remedy in filter(None, folders):
+        finished = benchmark.load_finished([folder.path for folder in (*folders[remedy], *folders[""])])
         sides = benchmark.sides(finished, None)
-        names = {entry.folder.path: entry.name for entry in finished}
-        for folder, plain in zip(folders[arm], folders[""], strict=True):
-            place = folder.path.name  # a track, or a data set
-            data = f" ({place})" if len(folders[""]) > 1 and kind.benchmark != "nein" else ""
-            for row in compare.compare_runs(sides, [(names[folder.path], names[plain.path])]):
-                variant = row.get("variant") or place  # FID has none
-                yield {**row, "variant": variant, "metric": row["metric"] + data, "model": arm}
+        run_names = {run.folder.path: run.name for run in finished}
+        for mended, unchanged in zip(folders[remedy], folders[""], strict=True):
+            track_or_data = mended.path.name
+            suffix = f" ({track_or_data})" if len(folders[""]) > 1 and kind.benchmark != "nein" else ""
+            for row in compare.compare_runs(sides, [(run_names[mended.path], run_names[unchanged.path])]):
+                variant = row.get("variant") or track_or_data  # FID has no variant
+                yield {**row, "variant": variant, "metric": row["metric"] + suffix, "model": remedy}
 
 
-def estimate_costs(model: str, arm: str, folders: Sequence[Folder]) -> Iterator[Figure]:
+def estimate_costs(model: str, remedy: str, folders: Sequence[Folder]) -> Iterator[Figure]:
     """Seconds of the model's stages, without judges; for a served model also requests and dollars."""
-    labels: Figure = {"task": "costs", "model": arm}
+    labels: Figure = {"task": "costs", "model": remedy}
     stages = [cost for folder in folders for stage, cost in folder.sum_costs().items() if stage != "score"]
     yield frames.number(sum(cost["seconds"] for cost in stages), unit="", metric="seconds", **labels)
     reference = references.split_label(model)[1]
@@ -105,24 +105,26 @@ def estimate_costs(model: str, arm: str, folders: Sequence[Folder]) -> Iterator[
         return
     address, name = editors.split_address(reference)
     usage: dict[str, Any] = {}  # requests and tokens over all runs
-    for key, record in (item for folder in folders for item in folder.manifest()["usage"].items()):
-        usage = edits.add_usage(usage, record) if key.startswith(("editor-", "model-")) else usage
+    for folder in folders:
+        for key, record in folder.manifest()["usage"].items():
+            if key.startswith(("editor-", "model-")):
+                usage = editor_remedies.add_usage(usage, record)
     price = price_of(name, {key: n for key, n in usage.items() if isinstance(n, int)}, address)
     yield frames.number(usage.get("requests", 0), unit="count", metric="requests", **labels)
     yield frames.number(None if price is None else float(price), unit="", metric="dollars", **labels)
 
 
-def judge_remedies(kind: Kind, rows: Sequence[Figure], arms: Sequence[str]) -> list[Figure]:
+def judge_remedies(kind: Kind, rows: Sequence[Figure], remedies: Sequence[str]) -> list[Figure]:
     """A row per remedy: whether it closes the gap by every judge, and what gets worse."""
-    rows_made = []
-    for arm in arms:
-        changes = [row for row in rows if row["model"] == arm and row["statistic"] == "difference"]
+    verdicts = []
+    for remedy in remedies:
+        changes = [row for row in rows if row["model"] == remedy and row["statistic"] == "difference"]
         gaps = [row["value"] for row in changes if row["variant"] == "gap" and _is_significant(row)]
-        by_all = 0 < len(gaps) == sum(row["variant"] == "gap" for row in changes)
+        all_significant = 0 < len(gaps) == sum(row["variant"] == "gap" for row in changes)
         worse = [row["what"] for row in changes if _is_worse(kind, row)]
         if not any(row["value"] for row in changes):
             verdict = "did not act" if kind.benchmark == "nein" else "changes no score"
-        elif by_all and (max(gaps) < 0 or min(gaps) > 0):
+        elif all_significant and (max(gaps) < 0 or min(gaps) > 0):
             verdict = "closes the gap" if max(gaps) < 0 else "widens the gap"
         else:
             verdict = "no clear gain"
@@ -130,40 +132,38 @@ def judge_remedies(kind: Kind, rows: Sequence[Figure], arms: Sequence[str]) -> l
         if worse:
             verdict += f"; worse: {'; '.join(worse[:2])}"
             verdict += f" and {len(worse) - 2} more" if len(worse) > 2 else ""
-        rows_made.append({"task": "verdict", "model": arm, "verdict": verdict, "good": good})
-    return rows_made
+        verdicts.append({"task": "verdict", "model": remedy, "verdict": verdict, "good": good})
+    return verdicts
 
 
 def _is_significant(row: Figure) -> bool:
-    """Whether a change is significant after Holm's correction."""
     return row["p_holm"] is not None and row["p_holm"] < SIGNIFICANT
 
 
 def _is_worse(kind: Kind, row: Figure) -> bool:
-    """Whether something that a remedy should leave unchanged gets worse."""
+    """Whether a remedy makes something significantly worse that it should leave unchanged."""
     metric = METRICS.get(row["metric"])
     is_side_effect = metric is not None and row["variant"] != "gap" and not metric.name.startswith(REMOVAL)
-    fell = (row["value"] or 0) * (1 if metric is None or metric.higher_is_better else -1) < 0
-    return fell and _is_significant(row) and (is_side_effect or row["variant"] in kind.told)
+    got_worse = (row["value"] or 0) * (1 if metric is None or metric.higher_is_better else -1) < 0
+    return got_worse and _is_significant(row) and (is_side_effect or row["variant"] in kind.affirmative)
 
 
-def recommend(judged: Sequence[Figure], rows: Sequence[Figure]) -> str:
-    """A sentence that recommends the remedy with the smallest gap among those that make nothing worse."""
-    good = {row["model"] for row in judged if row["good"]}
-    gaps = [row for row in rows if row["variant"] == "gap" and row["statistic"] == "difference"]
-    before = next((row for row in rows if row["variant"] == "gap" and row["statistic"] == "second"), None)
-    start = "Without a gap to close. "
-    if before is not None:
-        gap = tables.number(before["value"], "points")
-        start = (
-            f"Without a remedy the gap is {gap} points ({_title(before['metric'])}, {gaps[0]['n']} samples). "
-        )
-    first = [row for row in gaps if row["metric"] == gaps[0]["metric"] and row["model"] in good]
-    if not first:
-        return f"{start}Recommended: none; no remedy closes the gap significantly and makes nothing worse."
-    best = min(first, key=lambda row: row["value"])
-    change = f"changes the gap by {tables.text(best)} points"
-    return f"{start}Recommended: {best['model']}, which {change} and makes nothing worse."
+def recommend(verdicts: Sequence[Figure], rows: Sequence[Figure]) -> str:
+    """Recommend the remedy that lowers the gap most, of those that make nothing worse; two sentences."""
+    good = {row["model"] for row in verdicts if row["good"]}
+    gaps = [row for row in rows if row["variant"] == "gap"]
+    changes = [row for row in gaps if row["statistic"] == "difference"]
+    unchanged = next((row for row in gaps if row["statistic"] == "second"), None)
+    start = "No gap was measured."
+    if unchanged:
+        basis = f"{_title(unchanged['metric'])}, {changes[0]['n']} samples"
+        start = f"Without a remedy the gap is {tables.number(unchanged['value'], 'points')} points ({basis})."
+    candidates = [row for row in changes if row["metric"] == changes[0]["metric"] and row["model"] in good]
+    if not candidates:
+        return f"{start} Recommended: none; no remedy closes the gap significantly and makes nothing worse."
+    best = min(candidates, key=lambda row: row["value"])
+    change = f"{best['model']}, which changes the gap by {tables.text(best)} points"
+    return f"{start} Recommended: {change} and makes nothing worse."
 
 
 def _title(metric: str) -> str:

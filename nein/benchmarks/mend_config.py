@@ -1,4 +1,4 @@
-"""The options of `nein mend`, and the benchmark's command that it runs with them."""
+"""Options of `nein mend`, the kind of its model, and the benchmark command that is run for this kind."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from nein.loading.references import Need, parse_reference
 
 
 class Kind(NamedTuple):
-    """A kind of model, and how `nein mend` evaluates it."""
+    """A kind of model, and the benchmark command that evaluates it."""
 
-    benchmark: str  # whose command is run
-    option: str  # the option of that command that takes the model
+    benchmark: str
+    option: str  # option of that command that takes the model
     limit: int  # samples, unless --limit is given
-    told: tuple[str, ...]  # affirmative variants, which a remedy must not make worse
-    fixed: Mapping[str, Any]  # further options
+    affirmative: tuple[str, ...]  # variants without negation, which a remedy must not make worse
+    fixed: Mapping[str, Any]  # options that `nein mend` always passes
 
 
 KINDS = {
@@ -29,7 +29,8 @@ KINDS = {
     "encoder": Kind("negbench", "model", 500, ("original", "affirmation"), {"blind": 0}),
     "vlm": Kind("negvqa", "model", 320, ("original",), {"blind": 0}),
 }
-_OWN = {"model", "kind", "mend", "data", "limit", "out", "preset"}
+#: Options that the benchmark command gets in another form, or not at all.
+_OWN_OPTIONS = {"model", "kind", "mend", "data", "limit", "out", "preset"}
 
 
 @dataclass(kw_only=True)
@@ -56,20 +57,20 @@ class MendConfig(Preset, Limit, RuntimeOptions, Output):
 
 
 def make_command(config: MendConfig, arms: Sequence[str]) -> Any:
-    """The configuration of the benchmark's command."""
+    """The configuration of the benchmark command, with these remedies."""
     kind = KINDS[find_kind(config)]
     options = {}
-    for item in dataclasses.fields(config):
-        default = item.default_factory() if callable(item.default_factory) else item.default
-        if item.name not in _OWN and (value := getattr(config, item.name)) != default:
-            options[item.name] = value
+    for field in dataclasses.fields(config):
+        default = field.default_factory() if callable(field.default_factory) else field.default
+        if field.name not in _OWN_OPTIONS and (value := getattr(config, field.name)) != default:
+            options[field.name] = value
     options |= {"preset": config.preset, "data": config.data, "limit": config.limit or kind.limit}
     options |= {"out": str(config.out_dir), "mend": [*arms], kind.option: [config.model], **kind.fixed}
     return registry.get(kind.benchmark).config.create(**options)
 
 
 def find_kind(config: MendConfig) -> str:
-    """The kind of the model: by its name in our tables, else by its files. Raises UserError."""
+    """The kind by --kind, else by the model's name in our tables, else by its files. Raises UserError."""
     from nein import editors
     from nein.benchmarks.negbench.data import MODELS
     from nein.metrics import dual_prefix
@@ -78,26 +79,25 @@ def find_kind(config: MendConfig) -> str:
     label, name = references.split_label(config.model)
     if config.kind is not None:
         return config.kind
-    form = parse_reference(name)
-    if form.kind == "served":
-        raise UserError(f"Cannot tell what kind of model '{name}' is; pass --kind editor, encoder or vlm.")
-    if form.kind == "attribute" or {name, label} & {*editors.available()}:
+    parsed = parse_reference(name)
+    error = UserError(f"Cannot tell what kind of model '{name}' is; pass --kind editor, encoder or vlm.")
+    if parsed.kind == "served":
+        raise error
+    if parsed.kind == "attribute" or {name, label} & {*editors.available()}:
         return "editor"
     if name in (*MODELS, "random") or label in MODELS or dual_prefix(name) is not None:
         return "encoder"
-    location = references.resolve(name) if form.has_files else ""
+    location = references.resolve(name) if parsed.has_files else ""
     if location and editors.read_index(location).get("_class_name"):
         return "editor"
     from transformers.models.auto import modeling_auto as auto
 
-    declared = read_model_type(location) if location else ""
-    if declared in auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
+    model_type = read_model_type(location) if location else ""
+    if model_type in auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
         return "vlm"
-    if declared in auto.MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES:
+    if model_type in auto.MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES:
         return "encoder"
-    raise UserError(
-        f"Cannot tell what kind of model '{config.model}' is; pass --kind editor, encoder or vlm."
-    )
+    raise error
 
 
 def read_model_type(location: str) -> str:

@@ -1,10 +1,9 @@
-"""Rewriters, which word an instruction anew before an editor paints. `nein rewriters` reads their texts,
+"""Rewriters: they reword an instruction before an editor gets it. `nein rewriters` measures their texts,
 `nein eval --mend rewrite:REWRITER` puts one before an editor.
 
 rule             `nein.wording.denials`: "The image has no X." -> "Remove the X."; plain `--mend rewrite`
 llm:MODEL        a language model with our prompt
-flux2:MODEL      the prompt for edits of FLUX.2 in the installed diffusers, asked of MODEL with the image
-flux3:MODEL      the same of FLUX.3
+flux2:MODEL      MODEL with the image and the installed diffusers' prompt for FLUX.2 edits; also flux3:MODEL
 FILE.py:FUNCTION a function (instruction) -> text
 """
 
@@ -50,7 +49,7 @@ class Command(BaseModel):
 
 
 class Rewording(NamedTuple):
-    """The new text, "" for an unchanged image; or None and an `error`. again: another try may succeed."""
+    """The new text, "" for an unchanged image; or None and an error. again: a retry may succeed."""
 
     text: str | None
     error: str = ""
@@ -58,7 +57,7 @@ class Rewording(NamedTuple):
 
 
 class Rewriter:
-    """Instructions with images, (H, W, 3) uint8 RGB -> `Rewording`s, in order. chat: the model it asks."""
+    """Base class. chat: the model that it asks, if any."""
 
     chat: Any = None
 
@@ -73,11 +72,12 @@ class Rewriter:
         raise NotImplementedError
 
     def rewrite(self, instructions: Sequence[str], images: Sequence[np.ndarray]) -> list[Rewording]:
+        """One rewording per instruction, in order. images: (H, W, 3) uint8 RGB, one per instruction."""
         raise NotImplementedError
 
 
-class ByRule(Rewriter):
-    """Removes what the rule reads as absent; other sentences stay, and a denied denial changes no image."""
+class RuleRewriter(Rewriter):
+    """Our rule: "Remove the X." for what a sentence denies, "" for a denied denial, else the sentence."""
 
     def describe(self) -> Json:
         return {"reads": "nein.wording.denials"}
@@ -90,7 +90,7 @@ class ByRule(Rewriter):
         return [Rewording(text) for text in texts]
 
 
-class ByFunction(Rewriter):
+class FunctionRewriter(Rewriter):
     """A function of the user: (instruction) -> text."""
 
     def __init__(self, reference: str) -> None:
@@ -105,12 +105,12 @@ class ByFunction(Rewriter):
     def _call(self, instruction: str) -> Rewording:
         try:
             return Rewording(str(self.function(instruction)))
-        except Exception as error:  # noqa: BLE001 - of the user's code: the sample is unscored
+        except Exception as error:  # noqa: BLE001 - the user's code failed: the sample is unscored
             return Rewording(None, reason(error), again=True)
 
 
-class ByPrompt(Rewriter):
-    """A language model with our prompt, whose answers are checked, cached and counted. chat: its client."""
+class PromptRewriter(Rewriter):
+    """A language model with our prompt; its answers are checked, cached and counted. chat: its client."""
 
     def __init__(self, client: llm.Client) -> None:
         self.chat = client
@@ -128,7 +128,7 @@ class ByPrompt(Rewriter):
         ]
 
 
-class ByVendor(Rewriter):
+class VendorRewriter(Rewriter):
     """A chat with the prompt of a vendor, all in one turn: the system prompt, the image, the request."""
 
     def __init__(self, chat: Chat, system: str, request: str) -> None:
@@ -139,11 +139,10 @@ class ByVendor(Rewriter):
 
     def rewrite(self, instructions: Sequence[str], images: Sequence[np.ndarray]) -> list[Rewording]:
         requests = [self.request.format(instruction=instruction) for instruction in instructions]
-        turns = zip(images, requests, strict=True)
-        messages = [Message((self.system, image, request)) for image, request in turns]
+        messages = [Message((self.system, *pair)) for pair in zip(images, requests, strict=True)]
         rewordings = []
         for completion in self.chat.complete(messages, Sampling(MAX_TOKENS)):
-            # To diffusers' own step an empty text is an error, too.
+            # diffusers treats an empty text as an error, too.
             error = completion.error or (None if completion.text else ValueError("the text is empty"))
             again = not isinstance(error, NoAnswer) or error.kind in llm.SILENT
             rewordings.append(Rewording(None, reason(error), again) if error else Rewording(completion.text))
@@ -151,7 +150,7 @@ class ByVendor(Rewriter):
 
 
 def find_prompt(vendor: str) -> tuple[str, str]:
-    """(system prompt, form of the request) of edits, from the installed diffusers. Raises UserError."""
+    """(system prompt, template of the request) for edits, from the installed diffusers. Raises UserError."""
     try:
         if vendor == "flux2":
             from diffusers.pipelines.flux2 import system_messages
@@ -165,33 +164,35 @@ def find_prompt(vendor: str) -> tuple[str, str]:
 
 
 def find_source(reference: str) -> str:
-    """The model or function behind a rewriter; "" of the rule."""
+    """The model or function behind a rewriter; "" for the rule."""
     kind, _, model = reference.partition(":")
-    return "" if reference == "rule" else model if kind in ("llm", *VENDORS) else reference
+    if kind in ("llm", *VENDORS):
+        return model
+    return "" if reference == "rule" else reference
 
 
 def check(reference: str) -> None:
-    """Raises UserError or MetricError for a rewriter that cannot be; loads no model."""
+    """Check a reference without loading a model. Raises UserError or MetricError."""
     source = find_source(reference)
-    is_function = source == reference and parse_reference(reference).kind == "attribute"
-    if reference != "rule" and (not source or (source == reference and not is_function)):
-        raise unknown("rewriter", reference, FORMS)
-    if is_function:
-        load_attribute(reference)
-    elif source:
+    if source not in ("", reference):
         llm.check(source)
+    elif source and parse_reference(source).kind == "attribute":
+        load_attribute(source)
+    elif reference != "rule":
+        raise unknown("rewriter", reference, FORMS)
 
 
 def load(reference: str, *, services: Services | None, device: str, dtype: Any = "float32") -> Rewriter:
-    """The rewriter of a reference. services: of a model behind an address. Raises UserError, MetricError."""
+    """Load a rewriter. services: for a model behind an address. Raises UserError, MetricError."""
     check(reference)
     kind, source = reference.partition(":")[0], find_source(reference)
     if not source:
-        return ByRule()
+        return RuleRewriter()
     if source == reference:
-        return ByFunction(reference)
+        return FunctionRewriter(reference)
     if kind == "llm":
-        return ByPrompt(llm.load(llm.LlmOptions(model=source, dtype=dtype), services=services, device=device))
-    sending = services.options if services is not None and is_served(source) else {}
-    rewriter = ByVendor(open_chat(source, device=device, dtype=dtype, **sending), *find_prompt(kind))
+        settings = llm.LlmOptions(model=source, dtype=dtype)
+        return PromptRewriter(llm.load(settings, services=services, device=device))
+    options = services.options if services is not None and is_served(source) else {}
+    rewriter = VendorRewriter(open_chat(source, device=device, dtype=dtype, **options), *find_prompt(kind))
     return services.keep(rewriter) if services is not None else rewriter

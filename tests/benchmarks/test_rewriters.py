@@ -95,6 +95,7 @@ def test_a_broken_image_leaves_its_sample_without_a_text_and_the_others_are_aske
     first, second = load("nano").samples[:2]
     broken = dataclasses.replace(first, sample_path=tmp_path / "none.png")
     stage = Rewrite(blocks=Blocks.first(2, 2), samples=[broken, second], model=None, sees=True)
-    rows = stage.work(rewriters.ByVendor(Echo(), "", "Edit: {instruction}"), stage.read(0), ())["rewritten"]
+    vendor = rewriters.VendorRewriter(Echo(), "", "Edit: {instruction}")
+    rows = stage.work(vendor, stage.read(0), ())["rewritten"]
     assert "the file is missing" in rows[0].error
     assert (rows[1].text, rows[1].error) == (f"Edit: {second.negative}", "")

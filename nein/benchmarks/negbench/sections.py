@@ -1,5 +1,5 @@
-"""The tables and plots of a NegBench report. A row is a model on a data set with one wording of the captions;
-printed figures (`source` "printed") are rows of their own."""
+"""Tables, plots and sections of a NegBench report. A row is a model on a data set with one wording of the
+captions; published estimates (`source` "printed") have rows of their own."""
 
 from __future__ import annotations
 
@@ -19,25 +19,23 @@ from nein.reporting.tables import Column, Row, Show, Table
 from nein.statistics import two_way
 from nein.wording.families import CONSTRUCTIONS, DEPTH, OTHERS
 
-_KINDS = (ORIGINAL, NEGATED, "all", *TEMPLATES)
-_SHADES = (plots.BLUE, plots.RED, "#374151", plots.BLUE, plots.RED, plots.VIOLET)
-COLORS = dict(zip(_KINDS, _SHADES, strict=True))
+# --- tables ----------------------------------------------------------------------------------------------
+
 NAME = (Row("model"), Row("data"), Row("variant", "captions"))
-_FOUND_BY = Row("kind", "found by", {NEGATED: "negated caption", ORIGINAL: "original caption"})
-_SHOWN, _EFFECT = tables.estimate("reach"), tables.estimate("reach", 3)
-#: Of BEAF besides accuracy.
-BEAFS = ("precision", "recall", "F1", "F1 (TU, ID)")
+_CAPTION_KIND = Row("kind", "found by", {NEGATED: "negated caption", ORIGINAL: "original caption"})
+_ESTIMATE, _EFFECT = tables.estimate("reach"), tables.estimate("reach", 3)  # an effect has three digits
+BEAF_METRICS = ("precision", "recall", "F1", "F1 (TU, ID)")  # besides accuracy
 
 
-def _columns(
-    column: str, names: Iterable[str], show: Show = _SHOWN, title: str = "{}", **entries: str
+def _make_columns(
+    column: str, names: Iterable[str], show: Show = _ESTIMATE, title: str = "{}", **entries: str
 ) -> list[Column]:
-    """A column for each of these entries of the column `of` of the frame."""
+    """A table column for each of `names`, which are entries of the frame's column `column`."""
     return [Column(title.format(name), {**entries, column: name}, show) for name in names]
 
 
 def _count_scored(**entries: str) -> Column:
-    """Of one figure of a row, how many samples have a value, of how many."""
+    """The column "scored": samples with a value, of all; entries: of the estimate that counts them."""
     return Column("scored", entries, tables.count_scored)
 
 
@@ -47,23 +45,22 @@ def _show_corrected(figures: Sequence[Figure]) -> str:
 
 
 def _show_selected(figures: Sequence[Figure]) -> str:
-    """ "28.8 [26.3, 31.3] (33.4)"."""
+    """The shares of chosen and of offered options: "28.8 [26.3, 31.3] (33.4)"."""
     by_metric = {figure["metric"]: figure for figure in figures}
     share = tables.text(by_metric.get("selected"), interval="reach")
     return f"{share} ({tables.text(by_metric['offered'])})" if "selected" in by_metric else tables.DASH
 
 
-def _retrieval(direction: str, title: str) -> Table:
+def _make_retrieval_table(direction: str, title: str) -> Table:
     columns: list[Column] = []
     for k in KS:
-        of_kind = {kind: {"metric": f"recall@{k}", "kind": kind} for kind in (ORIGINAL, NEGATED)}
         judged = {"metric": f"without@{k}", "kind": NEGATED, "statistic": "corrected"}
         columns += [
-            Column(f"R@{k} ↑", of_kind[ORIGINAL], _SHOWN),
-            Column(f"R-Neg@{k} ↑", of_kind[NEGATED], _SHOWN),
-            Column(f"negation gap@{k} ↓", {"metric": f"gap@{k}"}, _SHOWN),
+            Column(f"R@{k} ↑", {"metric": f"recall@{k}", "kind": ORIGINAL}, _ESTIMATE),
+            Column(f"R-Neg@{k} ↑", {"metric": f"recall@{k}", "kind": NEGATED}, _ESTIMATE),
+            Column(f"negation gap@{k} ↓", {"metric": f"gap@{k}"}, _ESTIMATE),
             *(
-                Column(f"R-Neg@{k}, {name}", {"metric": f"{name}@{k}", "kind": NEGATED}, _SHOWN)
+                Column(f"R-Neg@{k}, {name}", {"metric": f"{name}@{k}", "kind": NEGATED}, _ESTIMATE)
                 for name in BASELINES
             ),
             Column(f"without the thing@{k} ↑", judged, _show_corrected),
@@ -71,10 +68,10 @@ def _retrieval(direction: str, title: str) -> Table:
     return Table(direction, f"{title} retrieval", NAME, (*columns, _count_scored()), {"direction": direction})
 
 
-def _table_at_each_k(
+def _make_judged_table(
     metric: str, titles: Mapping[str, str], title: str, note: str, rows: Sequence[Row]
 ) -> Table:
-    """shown: of a metric by its statistic, "" for any, above a column for every k."""
+    """A table of `metric` at every k. titles: statistic ("": any) -> title of its column, with {} for k."""
     columns, selection = list[Column](), {"metric": tuple(f"{metric}@{k}" for k in KS)}
     for k in KS:
         for statistic, name in titles.items():
@@ -83,25 +80,25 @@ def _table_at_each_k(
     return Table(metric, title, rows, (*columns, _count_scored()), selection, note)
 
 
-RETRIEVED = _retrieval(TEXT_TO_IMAGE, "Text to image")
-JUDGED = _table_at_each_k(
+RETRIEVED = _make_retrieval_table(TEXT_TO_IMAGE, "Text to image")
+JUDGED = _make_judged_table(
     "without",
     {"judged": "without the thing@{} ↑", "corrected": "@{} corrected ↑"},
     "Retrieval judged: is what is found without the thing?",
     "Share of the first pictures found in which a judge does not see what the negated caption denies, and "
     "the same corrected for the judge's calibrated error (Rogan & Gladen). Beside it the original caption of "
     "the same picture, which denies nothing, and pictures drawn at random: most pictures lack most things.",
-    (*NAME, _FOUND_BY),
+    (*NAME, _CAPTION_KIND),
 )
-SATISFIED = _table_at_each_k(
+SATISFIED = _make_judged_table(
     "satisfied",
     {"": "as said@{} ↑"},
     "Retrieval judged by the questions of a test",
     "Share of the first pictures found that show what the caption affirms and are without what it denies, as "
     "the judge answers; its error about these questions is not known. Beside it pictures drawn at random.",
-    (*NAME, _FOUND_BY),
+    (*NAME, _CAPTION_KIND),
 )
-AVOIDED = _table_at_each_k(
+AVOIDED = _make_judged_table(
     "avoided",
     {"": "avoided@{} ↑"},
     "What the denial keeps away",
@@ -115,23 +112,23 @@ MULTIPLE_CHOICE = Table(
     NAME,
     (
         Column("accuracy ↑", {"metric": "accuracy", "type": "all"}, _show_corrected),
-        *_columns("type", TEMPLATES, _show_corrected, metric="accuracy"),
-        Column("drop from control ↓", {"metric": "drop"}, _SHOWN),
+        *_make_columns("type", TEMPLATES, _show_corrected, metric="accuracy"),
+        Column("drop from control ↓", {"metric": "drop"}, _ESTIMATE),
         Column("right option first", {"metric": "right first"}, lambda figures: "always"),
-        *_columns("metric", BEAFS),
-        *_columns("metric", (*BASELINES, TEXT_READER), type="all"),
+        *_make_columns("metric", BEAF_METRICS),
+        *_make_columns("metric", (*BASELINES, TEXT_READER), type="all"),
         Column("chance", {"metric": "chance"}),
         _count_scored(metric="accuracy", type="all"),
     ),
-    {"metric": ("accuracy", "chance", "drop", "right first", *BEAFS, *BASELINES, TEXT_READER)},
+    {"metric": ("accuracy", "chance", "drop", "right first", *BEAF_METRICS, *BASELINES, TEXT_READER)},
     "Text only, picture only: the same without the picture, without the text (--blind). – where no answer "
     "could be read, and of figures as printed.",
 )
-HALVES = Table(
+BASELINE_TABLE = Table(
     "halves",
     "Without the picture, without the text",
     (*NAME, Row("metric", "shown")),
-    (Column(by="type", show=_SHOWN, order=("all", *TEMPLATES)), _count_scored(type="all")),
+    (Column(by="type", show=_ESTIMATE, order=("all", *TEMPLATES)), _count_scored(type="all")),
     {"metric": (*BASELINES, GAIN, *READER)},
     "Text only: with the mean of all pictures (encoders) or a grey one (others, each distinct question "
     "once). Picture only: with the mean of all captions, or one that says nothing; among captions this is "
@@ -142,24 +139,24 @@ CHOSEN = Table(
     "chosen",
     "What is chosen",
     NAME,
-    (*_columns("template", TEMPLATES, _show_selected, "{} (offered)"), _count_scored(metric="selected")),
+    (*_make_columns("template", TEMPLATES, _show_selected, "{} (offered)"), _count_scored(metric="selected")),
     {"metric": ("selected", "offered")},
 )
 WRONG = Table(
     "wrong",
     "Wrong answers, by what was chosen",
     (*NAME, Row("type", "questions")),
-    (*_columns("template", TEMPLATES), Column("wrong answers", show=tables.count())),
+    (*_make_columns("template", TEMPLATES), Column("wrong answers", show=tables.count())),
     {"metric": "wrong"},
 )
-_TOGETHER = (*NAME, Row("type", "together"))
+_GROUP_ROWS = (*NAME, Row("type", "together"))
 JOINT = Table(
     "joint",
     "Answered right together",
-    _TOGETHER,
+    _GROUP_ROWS,
     (
-        Column("all right ↑", {"metric": "joint"}, _SHOWN),
-        *_columns("outcome", OUTCOMES[1:]),
+        Column("all right ↑", {"metric": "joint"}, _ESTIMATE),
+        *_make_columns("outcome", OUTCOMES[1:]),
         Column("chance", {"metric": "joint chance"}),
         _count_scored(metric="joint"),
     ),
@@ -168,9 +165,9 @@ JOINT = Table(
 DIFFICULTY = Table(
     "difficulty",
     "Answered right together, by difficulty",
-    (*_TOGETHER, Row("axis", "how many")),
+    (*_GROUP_ROWS, Row("axis", "how many")),
     (
-        Column(by="level", show=_SHOWN, order=tuple(map(str, range(10)))),
+        Column(by="level", show=_ESTIMATE, order=tuple(map(str, range(10)))),
         Column("n of each", show=lambda rows: ", ".join(dict.fromkeys(str(row["n"]) for row in rows))),
     ),
     {"metric": "joint by difficulty"},
@@ -180,9 +177,9 @@ PARTS = Table(
     "Minimal pairs: what decides the scores",
     NAME,
     (
-        *_columns("part", two_way.PARTS, _EFFECT, "{} effect", metric="effect"),
-        *_columns("part", two_way.PARTS, title="{} %", metric="part"),
-        *_columns("metric", ("text alone", "same caption"), title="{} %"),
+        *_make_columns("part", two_way.PARTS, _EFFECT, "{} effect", metric="effect"),
+        *_make_columns("part", two_way.PARTS, title="{} %", metric="part"),
+        *_make_columns("metric", ("text alone", "same caption"), title="{} %"),
         _count_scored(metric="effect"),
     ),
     {"metric": ("effect", "part", "text alone", "same caption")},
@@ -193,56 +190,61 @@ PARTS = Table(
 )
 
 
-def _short(table: Table, *titles: str) -> Table:
-    """With these columns, and how many samples are scored."""
+def _keep_columns(table: Table, *titles: str) -> Table:
+    """The table with these columns and "scored"."""
     return replace(table, columns=[column for column in table.columns if column.title in (*titles, "scored")])
 
 
 HEADLINE = (
-    _short(RETRIEVED, "R@5 ↑", "R-Neg@5 ↑", "negation gap@5 ↓"),
-    _short(MULTIPLE_CHOICE, "accuracy ↑", "negation", "chance"),
+    _keep_columns(RETRIEVED, "R@5 ↑", "R-Neg@5 ↑", "negation gap@5 ↓"),
+    _keep_columns(MULTIPLE_CHOICE, "accuracy ↑", "negation", "chance"),
     SATISFIED,
     JOINT,
 )
-_RUN = ("model", "data", "variant")
-RECALL = plots.plot(
+
+# --- plots -----------------------------------------------------------------------------------------------
+
+_RUN_COLUMNS = ("model", "data", "variant")
+_TEMPLATE_COLORS = zip(TEMPLATES, (plots.BLUE, plots.RED, plots.VIOLET), strict=True)
+COLORS = {ORIGINAL: plots.BLUE, NEGATED: plots.RED, "all": "#374151", **dict(_TEMPLATE_COLORS)}
+RECALL_PLOT = plots.plot(
     "recall",
     "Text-to-image recall with original and negated captions, 95 % intervals",
     {"direction": TEXT_TO_IMAGE, "metric": tuple(f"recall@{k}" for k in KS), "source": ""},
     plots.bars,
-    place=_RUN,
+    place=_RUN_COLUMNS,
     series="kind",
     panel=("metric",),
     colors=COLORS,
     names={ORIGINAL: "original captions", NEGATED: "negated captions"},
 )
-ACCURACY = plots.plot(
+ACCURACY_PLOT = plots.plot(
     "mcq",
     f"Multiple-choice accuracy by type of question, 95 % intervals; dotted: chance; {baselines.MARKED}",
     {"metric": ("accuracy", "chance", *BASELINES), "type": ("all", *TEMPLATES), "source": ""},
     plots.bars,
-    place=_RUN,
+    place=_RUN_COLUMNS,
     series="type",
     order=("all", *TEMPLATES),
     colors=COLORS,
     axis="accuracy, per cent; dotted: chance",
     marks={"chance": "|", **baselines.MARKS},
 )
-CHOICES = plots.plot(
+CHOICES_PLOT = plots.plot(
     "choices",
     "What is chosen, and what is offered",
     {"metric": ("selected", "offered")},
     plots.bars,
     place=("template",),
     series="metric",
-    panel=_RUN,
+    panel=_RUN_COLUMNS,
     order=(*TEMPLATES, "selected", "offered"),
     names={"selected": "chosen"},
     colors={"selected": plots.BLUE, "offered": "#9ca3af"},
 )
 
 
-def _difficulty(axis: str, condition: str) -> plots.Plot:
+def _plot_difficulty(axis: str, condition: str) -> plots.Plot:
     names = {name: name.replace("_", " ") for name in CONSTRUCTIONS}
     return plots.plot(
         axis.replace(" ", "_"),
@@ -259,24 +261,26 @@ def _difficulty(axis: str, condition: str) -> plots.Plot:
     )
 
 
-SPLIT = plots.plot(
+PARTS_PLOT = plots.plot(
     "parts",
     "Minimal pairs: what decides the four scores; the interaction alone is understanding",
     {"metric": "part"},
     plots.bars,
-    place=_RUN,
+    place=_RUN_COLUMNS,
     series="part",
     order=two_way.PARTS,
     axis="per cent of the sum of squares",
     colors={two_way.TEXT: plots.RED, two_way.PICTURE: "#9ca3af", two_way.INTERACTION: plots.GREEN},
 )
-_RETRIEVAL = (RETRIEVED, _retrieval(IMAGE_TO_TEXT, "Image to text"), JUDGED, AVOIDED, SATISFIED)
-_DIFFICULTIES = (_difficulty(OTHERS, ", without a denial above"), _difficulty(DEPTH, ""))
+_DIFFICULTY_PLOTS = (_plot_difficulty(OTHERS, ", without a denial above"), _plot_difficulty(DEPTH, ""))
+
+# --- sections --------------------------------------------------------------------------------------------
+
+_RETRIEVAL = (RETRIEVED, _make_retrieval_table(IMAGE_TO_TEXT, "Image to text"), JUDGED, AVOIDED, SATISFIED)
+_JOINT_PLOTS = (*_DIFFICULTY_PLOTS, PARTS_PLOT)
 SECTIONS = (
-    Section("retrieval", "Retrieval", _RETRIEVAL, (RECALL,)),
-    Section("choice", "Multiple choice", (MULTIPLE_CHOICE, HALVES), (ACCURACY,)),
-    Section(
-        "together", "Questions that belong together", (JOINT, DIFFICULTY, PARTS), (*_DIFFICULTIES, SPLIT)
-    ),
-    Section("choices", "Choices", (CHOSEN, WRONG), (CHOICES,)),
+    Section("retrieval", "Retrieval", _RETRIEVAL, (RECALL_PLOT,)),
+    Section("choice", "Multiple choice", (MULTIPLE_CHOICE, BASELINE_TABLE), (ACCURACY_PLOT,)),
+    Section("together", "Questions that belong together", (JOINT, DIFFICULTY, PARTS), _JOINT_PLOTS),
+    Section("choices", "Choices", (CHOSEN, WRONG), (CHOICES_PLOT,)),
 )
