@@ -18,7 +18,7 @@ from tests.helpers.lines import LINES
 
 #: Field -> the group that declares it.
 SHARED = {
-    "endpoint": groups.Sending,
+    "endpoint": groups.EndpointOptions,
     "preset": groups.Preset,
     "limit": groups.Limit,
     "overwrite": groups.Output,

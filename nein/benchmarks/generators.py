@@ -1,7 +1,8 @@
-"""Text-to-image models on prompts that deny something: is it in the image all the same?
+"""The benchmark `generators`: do text-to-image models draw what their prompt denies?
 
-"A cat and no dog" makes an image, and so do its twins where it has them: "a cat and a dog", and one that does
-not mention the dog. Without that one the dog is looked for where another prompt does not name it.
+A model draws "a cat and no dog" and, if they are given, two twins: "a cat and a dog", and one that names no
+dog. A judge looks for the dog in each image; without the last twin, in the image of another prompt. In this
+file: images and questions, the stages Draw and Judge, estimates, the page, and the benchmark.
 """
 
 from __future__ import annotations
@@ -45,17 +46,17 @@ from nein.reporting.tables import COUNTS, Column, Row, Table, entry, p_value, wi
 from nein.statistics import calibration
 
 IMAGES, FORBIDDEN, WANTED = "images", "forbidden", "wanted"
-#: Of nouns the judge, of actions and attributes that only the VQA judge is asked about "sentence".
+#: Role and judge, for nouns; role and "sentence", for actions and attributes, which only the VQA judge gets.
 METRICS = {
     f"{role}_{kind}": f"{role}, {title}"
     for kind, title in (*calibrations.KINDS.items(), ("sentence", "sentence by VQA"))
     for role in (FORBIDDEN, WANTED)
 }
-HOW = JudgeOptions()
+JUDGE_OPTIONS = JudgeOptions()
 CANVAS = np.full((text_to_image.SIDE, text_to_image.SIDE, 3), 255, np.uint8)  # (H, W, 3)
 
 
-# --- what is drawn, and what is asked about it ---------------------------------------------------------
+# --- images to draw, and questions about them ----------------------------------------------------------
 
 
 @dataclass
@@ -87,8 +88,8 @@ class Question:
 
 @dataclass(frozen=True)
 class Picture:
-    """An image to be drawn. id: the file name of one that exists, without its ending; sample: twins share
-    it, and their seed."""
+    """An image to draw. id: also the file name, without suffix, of an existing image; sample: decides the
+    seed, the same for twins."""
 
     id: str
     sample: str
@@ -96,38 +97,42 @@ class Picture:
     questions: Sequence[Question]
 
 
-def pictures(prompts: Prompts, samples: int) -> list[list[Picture]]:
-    """Of every prompt `ID`, `ID-affirmed` and `ID-unmentioned`; of several samples `ID_0`, `ID_1`, ..."""
-    about: dict[tuple[int, str], list[Question]] = {}  # (index of a prompt, arm) -> questions about its image
+def plan_pictures(prompts: Prompts, samples: int) -> list[list[Picture]]:
+    """Images per prompt, with questions: `ID`, `ID-affirmed`, `ID-unmentioned`; by sample `ID_0`, ..."""
+    # (index of a prompt, arm) -> questions about its image
+    questions_of: dict[tuple[int, str], list[Question]] = {}
     for index, record in enumerate(prompts.records):
+        # (index of the prompt whose image is asked about, its arm, thing, role, variant)
         things = [(index, arm, thing, FORBIDDEN, arm) for arm in record.texts for thing in record.forbidden]
         things += [(index, DENIED, thing, WANTED, DENIED) for thing in record.wanted]
         for thing in filter(is_noun, () if UNMENTIONED in record.texts else record.forbidden):
             if (other := prompts.elsewhere(index, thing)) is not None:
                 things.append((other, DENIED, thing, FORBIDDEN, UNMENTIONED))
-        for place, arm, thing, role, variant in things:
+        for owner, arm, thing, role, variant in things:
             question = Question(f"{record.id}/{thing}", record.id, thing, role, variant)
-            about.setdefault((place, arm), []).append(question)
+            questions_of.setdefault((owner, arm), []).append(question)
     ends = [f"_{sample}" for sample in range(samples)] if samples > 1 else [""]
     groups: list[list[Picture]] = [[] for _ in prompts.records]
     for index, record in enumerate(prompts.records):
         for end, (arm, text) in itertools.product(ends, record.texts.items()):
-            name, questions = record.id + f"-{arm}" * (arm != DENIED) + end, about.get((index, arm), ())
-            questions = [replace(question, id=question.id + end, picture=name) for question in questions]
+            name = record.id + f"-{arm}" * (arm != DENIED) + end
+            questions = [replace(q, id=q.id + end, picture=name) for q in questions_of.get((index, arm), ())]
             groups[index].append(Picture(name, record.id + end, text, questions))
     return groups
 
 
-def read_folder(folder: Path, drawn: Sequence[Picture]) -> ExternalEdits:
-    """The images of a folder, or of folders in it, named after pictures. Raises UserError."""
-    ids = {name: picture.id for picture in drawn for name in (f"{picture.id}_0", picture.id)}
+def read_folder(folder: Path, pictures: Sequence[Picture]) -> ExternalEdits:
+    """The images in a folder or its subfolders that are named after `pictures`. Raises UserError."""
+    ids = {name: picture.id for picture in pictures for name in (f"{picture.id}_0", picture.id)}
     files: dict[str, Path] = {}
     for path in sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES):
         name = ids.get(image_name(path.name))
         if name is not None and files.setdefault(name, path) != path:
             raise UserError(f"'{files[name]}' and '{path}' are of one prompt; remove one of them.")
     if not files:
-        raise UserError(f"No image in '{folder}' is named after a prompt, as '{drawn[0].id}.png' would be.")
+        raise UserError(
+            f"No image in '{folder}' is named after a prompt, as '{pictures[0].id}.png' would be."
+        )
     return ExternalEdits(folder.resolve().name, "", files)
 
 
@@ -154,7 +159,7 @@ class GeneratorsDir(Folder):
 
 @dataclass(kw_only=True)
 class Draw(Stage):
-    """Prompt -> image, by an editor of an empty canvas, or from those that exist."""
+    """Draws every image: a text-to-image model, run as an editor of an empty canvas, or images that exist."""
 
     folder: GeneratorsDir
     pictures: Sequence[Picture]
@@ -186,7 +191,7 @@ class Draw(Stage):
         return {IMAGES: rows}
 
     def is_valid(self, output: str, number: int, rows: list[Drawing]) -> bool:
-        """Nothing is worth another try, and no image has vanished."""
+        """Whether no drawing is worth another try and no image file has vanished."""
         files = filter(None, map(self.folder.image, rows))
         return not any(row.again for row in rows) and all(map(atomic.holds_something, files))
 
@@ -200,11 +205,11 @@ class Draw(Stage):
 
 @dataclass(kw_only=True)
 class Judge(Stage):
-    """Image -> is each thing there? By one kind of judge; a detector is asked for nouns alone."""
+    """Asks one kind of judge whether each thing is in each image; a detector is asked about nouns alone."""
 
     folder: GeneratorsDir
     pictures: Sequence[Picture]
-    drawn: Blocks
+    drawn: Blocks  # the blocks of `Draw`
     kind: str
     model: Model
     cut = True
@@ -216,7 +221,7 @@ class Judge(Stage):
         return [item for item in picture.questions if self.kind == "vqa" or is_noun(item.thing)]
 
     def read(self, number: int) -> list[tuple[Picture, np.ndarray | str]]:
-        """Every picture with its image (H, W, 3) uint8, or why there is none."""
+        """Read every picture with its image (H, W, 3) uint8, or why there is none."""
         needed = self.blocks.needed(number)
         numbers = Blocks(self.drawn.count, self.drawn.size, needed).numbers
         files = {row.id: self.folder.image(row) or row.error for row in self.folder.rows(IMAGES, numbers)}
@@ -227,7 +232,7 @@ class Judge(Stage):
         usable = [(picture, image) for picture, image in inputs if not isinstance(image, str)]
         words = [[question.word for question in self.questions(picture)] for picture, _ in usable]
         arrays = [image for _, image in usable]  # (H, W, 3) uint8 each
-        replies = iter(judges.ask(self.kind, model, arrays, words, HOW) if usable else ())
+        replies = iter(judges.ask(self.kind, model, arrays, words, JUDGE_OPTIONS) if usable else ())
         rows = []
         for picture, image in inputs:
             questions, is_asked = self.questions(picture), not isinstance(image, str)
@@ -244,11 +249,11 @@ class Judge(Stage):
         return {self.kind: rows}
 
     def is_valid(self, output: str, number: int, rows: list[Question]) -> bool:
-        """No answer is lacking."""
+        """Whether no question has to be asked again."""
         return not any(row.again for row in rows)
 
     def state(self, records: range) -> list[list[str]]:
-        """What is asked, things of other prompts among it."""
+        """The ids of the questions about each image, among them those about things of other prompts."""
         groups = (self.questions(self.pictures[index]) for index in records)
         return [[question.id for question in questions] for questions in groups]
 
@@ -256,22 +261,22 @@ class Judge(Stage):
 # --- estimates -----------------------------------------------------------------------------------------
 
 
-def excess(table: ScoreTable, metric: str) -> statistics.estimates.PairedTest | None:
-    """How much more often the thing is there where it is denied than where it is not mentioned."""
+def compare_denied(table: ScoreTable, metric: str) -> statistics.estimates.PairedTest | None:
+    """Test how much more often things are there where they are denied than where they are not mentioned."""
     arms = [table.where(metric=metric, variant=arm) for arm in (UNMENTIONED, DENIED)]
     return statistics.pairs_test(*arms[0].pair(arms[1]))
 
 
-def correct(run: Finished, judge: calibrations.Calibration) -> Iterator[Figure]:
-    """Shares and excess of nouns, as judged and by the judge's known errors (task "corrected")."""
+def correct_shares(run: Finished, judge: calibrations.Calibration) -> Iterator[Figure]:
+    """Yield shares and excess of nouns, as judged and corrected for the judge's errors (task "corrected")."""
     table, rates = ScoreTable.read(run.folder.path / SCORES_CSV), judge.rates("fixed", role=OBJECT)
     forbidden, wanted_things = (f"{role}_{judge.kind}" for role in (FORBIDDEN, WANTED))
     pairs: list[tuple[Any, ...]] = []  # (metric, variant, unit, as judged, corrected)
     for (metric, variant), rows in table.where(metric=(forbidden, wanted_things)).groups("metric", "variant"):
-        how: Any = "retention" if metric == wanted_things or variant == AFFIRMED else "removal"
+        question: Any = "retention" if metric == wanted_things or variant == AFFIRMED else "removal"
         if (judged := rows.estimate()) is not None:
-            pairs.append((metric, variant, "%", judged, calibration.correct(judged, rates, how)))
-    if (test := excess(table, forbidden)) is not None:
+            pairs.append((metric, variant, "%", judged, calibration.correct(judged, rates, question)))
+    if (test := compare_denied(table, forbidden)) is not None:
         difference = calibration.correct_difference(test.difference, rates)
         pairs.append((forbidden, "more often if denied", "points", test.difference, difference))
     for metric, variant, unit, judged, corrected in pairs:
@@ -329,7 +334,7 @@ def _notes(run: Finished) -> Iterator[str]:
 def _cards(finished: Sequence[Finished], metrics: Sequence[str]) -> Iterator[cards.Card]:
     """The images of every run, in the order of the first, with the mean of their scores."""
     drawings = [{row.id: row for row in select_rows(run.folder, IMAGES)} for run in finished]
-    means = []  # of every run: (id of an image, metric) -> 0 to 1
+    means = []  # per run: (id of an image, metric) -> 0 to 1
     for run in finished:
         table = ScoreTable.read(run.folder.path / SCORES_CSV, ["picture"]).scored.frame
         means.append(table.groupby(["picture", "metric"], observed=True)["value"].mean().to_dict())
@@ -339,7 +344,7 @@ def _cards(finished: Sequence[Finished], metrics: Sequence[str]) -> Iterator[car
             row = rows.get(name, Drawing(name, "", error="not drawn"))
             file = run.folder.image(row)
             replies.append(cards.CardReply(cards.read_thumbnail(file, 192) if file else {"none": row.error}))
-        values = [[of_run.get((name, metric)) for metric in metrics] for of_run in means]
+        values = [[scores.get((name, metric)) for metric in metrics] for scores in means]  # runs x metrics
         yield cards.Card(name, drawings[0][name].text, values=values, said=replies)
 
 
@@ -353,26 +358,26 @@ class Generators(Benchmark):
 
     def runs(self, config: GeneratorsConfig, device: str) -> list[Run]:
         prompts, _ = data.load(config.prompts), calibrations.load(config.calibration, explicit=True)
-        groups = pictures(prompts, config.samples)
-        every = [picture for group in groups for picture in group]
+        groups = plan_pictures(prompts, config.samples)
+        pictures = [picture for group in groups for picture in group]
         services = Services.create(config, config.out_dir / "cache" / "answers.sqlite")
         machine: dict[str, Any] = {"device": device, "dtype": config.dtype}
-        same = {"prompts": prompts.facts["sha256"], "seed": config.seed, "samples": config.samples}
-        same |= machine_identity(config, device)
+        shared = {"prompts": prompts.facts["sha256"], "seed": config.seed, "samples": config.samples}
+        shared |= machine_identity(config, device)
         models = {}  # kind of judge -> its model
         for kind, judge in config.judges.items():
             judges.check(judge)
             load = functools.partial(judges.load, kind, judge, services=services, **machine)
             models[kind] = Model.one(f"{kind} {judge}", load, references.find_place(judge), kind)
-            same[kind] = references.identify(judge)
+            shared[kind] = references.identify(judge)
         runs = []
         for text in config.generator:
             label, reference = references.split_label(text)
             folder_of_images, served = None, is_served(reference)
-            singly = served or parse_reference(reference).is_code
+            singly = served or parse_reference(reference).is_code  # one image per call
             identity, files = {"generator": "images that exist"}, dict(config.judges)
             if expand_user(reference).is_dir():
-                load = functools.partial(read_folder, expand_user(reference), every)
+                load = functools.partial(read_folder, expand_user(reference), pictures)
                 folder_of_images = load()
                 label = label or folder_of_images.name
             else:
@@ -385,19 +390,19 @@ class Generators(Benchmark):
                 files["generator"] = reference.removeprefix("diffusers:")
             model = Model.one(text, load, "remote" if singly else "device", "generator", int(not served))
             selection = range(sum(map(len, groups[: config.limit])))
-            blocks = Blocks(len(every), 1 if singly else config.batch_size, selection, config.batch_size)
+            blocks = Blocks(len(pictures), 1 if singly else config.batch_size, selection, config.batch_size)
             folder_name = label or references.slugify(reference.replace(":", "-"))
             folder = GeneratorsDir(config.out_dir / folder_name)
-            of_run: dict[str, Any] = {"folder": folder, "pictures": every}
-            draw: dict[str, Any] = {"seed": config.seed, "folder_of_images": folder_of_images}
-            stages: list[Stage] = [Draw(blocks=blocks, model=model, **draw, **of_run)]
-            stages += [Judge(drawn=blocks, kind=kind, model=models[kind], **of_run) for kind in models]
+            common: dict[str, Any] = {"folder": folder, "pictures": pictures}
+            seeds: dict[str, Any] = {"seed": config.seed, "folder_of_images": folder_of_images}
+            stages: list[Stage] = [Draw(blocks=blocks, model=model, **seeds, **common)]
+            stages += [Judge(drawn=blocks, kind=kind, model=models[kind], **common) for kind in models]
             for stage, server in zip(stages, (reference, *config.judges.values()), strict=True):
                 # About how many requests an image takes: itself, or its questions.
-                asks = 1 if stage is stages[0] else round(sum(len(p.questions) for p in every) / len(every))
-                stage.asks = {server: max(1, asks)} if is_served(server) else {}
-            facts = {"data": prompts.facts, "config": dataclasses.asdict(HOW)}
-            identity |= {**same, **references.digest_models(files)}
+                count = len(pictures) if stage is stages[0] else sum(len(p.questions) for p in pictures)
+                stage.asks = {server: max(1, round(count / len(pictures)))} if is_served(server) else {}
+            facts = {"data": prompts.facts, "config": dataclasses.asdict(JUDGE_OPTIONS)}
+            identity |= {**shared, **references.digest_models(files)}
             runs.append(Run(folder, label or reference, identity, stages, facts))
         return runs
 
@@ -410,7 +415,7 @@ class Generators(Benchmark):
     def estimates(self, table: ScoreTable, folder: Any) -> pd.DataFrame:
         rows = []
         for metric in METRICS:
-            if (test := excess(table, metric)) is not None:
+            if (test := compare_denied(table, metric)) is not None:
                 facts: Figure = {"task": "excess", "metric": metric, "p": test.p, "p_least": test.least}
                 rows.append(frames.figure(test.difference, unit="points", **facts))
         return frames.concat([super().estimates(table, folder), frames.frame(rows)])
@@ -418,7 +423,7 @@ class Generators(Benchmark):
     def page(self, finished: Sequence[Finished], options: Any) -> Page:
         calibrated = calibrations.load(options.calibration, explicit=True)
         pairs = itertools.product(finished, calibrated)
-        rows = [row for run, judge in pairs if judge.fits(run.manifest) for row in correct(run, judge)]
+        rows = [row for run, judge in pairs if judge.fits(run.manifest) for row in correct_shares(run, judge)]
         gaps = self.gaps(finished)
         gaps = frames.select(gaps, measure=frames.values(gaps, "measure")[:1])
         words = {"quantity": "what is obeyed", "change": "a thing is denied, not asked for"}

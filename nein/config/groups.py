@@ -1,4 +1,4 @@
-"""The type of a command, and groups of options that several commands inherit."""
+"""The type of a command, groups of options that commands inherit, and the executor that `--on` chooses."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 
 @dataclass(frozen=True)
 class Command:
-    """A command. configuration, work and announces are "module:name", imported when the command is called.
+    """A command of `nein`. configuration, work, announces: "module:name", imported when it is called.
 
     help           One sentence without a period, for `nein --help`.
     configuration  The dataclass of its options, a `nein.config.options.Options`, in a light module.
     work           Function of the options; returns text to print, an exit code, or None.
     shared         Whether `work` also takes the executor of `--on`, which computes blocks of folders.
-    announces      Function of the options; returns lines that `--dry-run` prints after them, as comments.
+    announces      Function of the options; returns the comments that `--dry-run` prints below the options.
     """
 
     help: str
@@ -45,7 +45,7 @@ class Preset(Options):
 
 @dataclass(kw_only=True)
 class Limit(Options):
-    """A limit of the data. counted: its unit."""
+    """The number of samples to use. counted: what the help calls them."""
 
     limit: PositiveInt | None = option(None, "only the first N <counted>", "Main")
     counted: ClassVar[str] = "samples"
@@ -53,7 +53,7 @@ class Limit(Options):
 
 @dataclass(kw_only=True)
 class Output(Options):
-    """A folder of results that is resumed. default_out: its default, in which PRESET is filled in."""
+    """The folder of results, resumed if it exists. default_out: its default; PRESET in it is replaced."""
 
     out: str | None = option(
         None, "result folder, resumed if it exists (default: <default_out>)", "Main", value="FOLDER"
@@ -68,7 +68,7 @@ class Output(Options):
 
 @dataclass(kw_only=True)
 class Blind(Options):
-    """Accuracy without the image, or without the question, beside accuracy."""
+    """Accuracy of the same model without the image or the question."""
 
     blind: NonNegativeInt = option(500, "ask this many questions also without the image; 0: none", "Method")
 
@@ -100,7 +100,7 @@ class Threads(Options):
 
 @dataclass(kw_only=True)
 class Batches(Threads):
-    """Samples per batch, which are also the records of a block."""
+    """The number of samples per batch, which is also that of records per block."""
 
     batch_size: PositiveInt = option(16, "batch size; lower it on out-of-memory", "Machine")
 
@@ -112,7 +112,7 @@ class DtypeOptions(Options):
 
 @dataclass
 class Endpoint:
-    """Requests to models behind an address."""
+    """Limits of the requests to served models."""
 
     concurrency: PositiveInt | None = option(None, "concurrent requests (default: 8)")
     timeout: PositiveFloat | None = option(
@@ -122,12 +122,12 @@ class Endpoint:
 
 
 @dataclass(kw_only=True)
-class Sending(Options):
+class EndpointOptions(Options):
     endpoint: Endpoint = field(default_factory=Endpoint)
 
 
 @dataclass(kw_only=True)
-class Budget(Sending):
+class Budget(EndpointOptions):
     budget: PositiveFloat | None = option(
         None, "stop at this cost of endpoints, summed over commands in OUT", "Machine", value="DOLLARS"
     )
@@ -135,7 +135,7 @@ class Budget(Sending):
 
 @dataclass(kw_only=True)
 class SlurmJobs(Options):
-    """The jobs of `nein slurm COMMAND`, in addition to the command's options."""
+    """Options of `nein slurm COMMAND`, in addition to those of the command."""
 
     partition: str | None = option(None, "partition of the jobs", "Slurm")
     gres: str | None = option(None, "resources of each job: gpu:1", "Slurm")
@@ -154,7 +154,7 @@ class Executor:
 
 @dataclass(kw_only=True)
 class RuntimeOptions(DtypeOptions, OnDevice, Batches, Budget):
-    """Options of the machine, and the processes that share the work (`nein.engine.run`)."""
+    """Device, batches, requests, and the processes that share the work (`nein.engine.run`)."""
 
     on: Literal["threads", "ranks", "ray", "debug"] | None = option(
         None,
@@ -175,7 +175,7 @@ class Evaluation(Preset, Limit, RuntimeOptions, Output, TrackerOptions):
 
 
 def start(options: Any) -> run.Executor:
-    """The executor of `--on` (`RuntimeOptions`). Raises UserError."""
+    """Start the executor that `--on` chooses (`RuntimeOptions`). Raises UserError."""
     from nein.engine import machine, run
     from nein.loading.service import AT_ONCE
 
@@ -189,13 +189,12 @@ def start(options: Any) -> run.Executor:
     if backend == "ranks" and not launched:
         raise UserError("--on ranks needs several processes; start the command with torchrun.")
     ranks = machine.join_processes() if backend == "ranks" else None
-    requests = options.endpoint.concurrency or AT_ONCE
     return run.Executor(
         options.device,
         ranks,
         share=run.share(),
         threads=getattr(options, "threads", None),
-        requests=requests,
+        requests=options.endpoint.concurrency or AT_ONCE,
         debug=backend == "debug",
     )
 
@@ -218,6 +217,4 @@ class Page(Options):
                 f"'{self.out}' is a folder; --out takes a file, for example {self.out / 'report.html'}."
             )
         if self.out.suffix not in ("", ".html", ".htm"):
-            raise UserError(
-                f"--out is '{self.out}'; it takes a page, for example report.html, which names other files."
-            )
+            raise UserError(f"--out is '{self.out}'; it takes a page, for example report.html.")

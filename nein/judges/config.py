@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter
 
 from nein.benchmarks.nein.config import EvalConfig, MovedData
-from nein.config.groups import Batches, Budget, DtypeOptions, Limit, OnDevice, Seed, Sending, Threads
+from nein.config.groups import Batches, Budget, DtypeOptions, EndpointOptions, Limit, OnDevice, Seed, Threads
 from nein.config.options import Device, Names, Paths, argument, option
 from nein.loading.errors import UserError, match_name
 from nein.loading.references import Need
@@ -85,7 +85,7 @@ class CalibrateConfig(Limit, Seed, Batches, Budget):
 
 
 @dataclass(kw_only=True)
-class CheckConfig(DtypeOptions, OnDevice, Threads, Sending):
+class CheckConfig(DtypeOptions, OnDevice, Threads, EndpointOptions):
     """The editor or judge to check, and with how many samples."""
 
     subject: str = argument("SUBJECT", "editor, or judge of --kind: name, folder, hub id, module:attribute")

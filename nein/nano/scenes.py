@@ -1,12 +1,12 @@
-"""Scenes: objects on a background, drawn from a seed, rendered to 64x64 pixels; and the worlds of scenes.
+"""Draws the nano world: scenes of objects on a background, sampled from a seed and rendered to 64x64 pixels.
+A `World` says which objects, wordings and style a data set has.
 
-Objects and backgrounds have two styles, "plain", as the models know them, and "sketch". Everything is drawn
-`SUPERSAMPLE` times too large with Pillow and reduced by averaging. `drawings.json` has every category as a
-list of shapes, drawn in turn:
+The styles are "plain", which the models are trained on, and "sketch". Everything is drawn `SUPERSAMPLE` times
+too large with Pillow and reduced by averaging. `drawings.json` lists the shapes of every category, in order:
 
     [kind, fill, points x, y, ... from 0 to 1 over the object's own box, {edge, r, width, ends}]
 
-A color is (R, G, B), or a factor by which the object's own is darkened (below 1) or lightened.
+A color is (R, G, B), or a factor that darkens (below 1) or lightens (above 1) the object's own color.
 """
 
 from __future__ import annotations
@@ -87,16 +87,16 @@ def layer(category: str, color: str, size: int, flip: bool, style: str = PLAIN) 
     image = Image.new("RGBA", (width, height))
     draw = ImageDraw.Draw(image)
     for kind, shade, points, *extras in look.shapes:
-        more = extras[0] if extras else {}
+        options = extras[0] if extras else {}
         # Points from 0 to 1 over the object's box -> (x, y) in enlarged pixels.
         xy = [(x * (width - 1), y * (height - 1)) for x, y in zip(points[::2], points[1::2], strict=True)]
-        fill, outline = _shade(rgb, shade), _shade(rgb, more["edge"]) if "edge" in more else None
-        stroke = max(1, round(more.get("width", 0.05) * (max(width, height) - 1)))
-        start, end = more.get("ends", (0, 360))  # degrees
+        fill, outline = _shade(rgb, shade), _shade(rgb, options["edge"]) if "edge" in options else None
+        stroke = max(1, round(options.get("width", 0.05) * (max(width, height) - 1)))
+        start, end = options.get("ends", (0, 360))  # degrees
         if kind == "oval":
             draw.ellipse(xy, fill=fill, outline=outline, width=stroke)
         elif kind == "rect":
-            radius = more.get("r", 0.0) * (width - 1)
+            radius = options.get("r", 0.0) * (width - 1)
             draw.rounded_rectangle(xy, radius=radius, fill=fill, outline=outline, width=stroke)
         elif kind == "arc":
             draw.arc(xy, start, end, fill=fill, width=stroke)
@@ -112,7 +112,7 @@ def layer(category: str, color: str, size: int, flip: bool, style: str = PLAIN) 
 
 
 def _shade(color: Color, shade: Any) -> Color:
-    """A color of `drawings.json`; own: the object's."""
+    """Convert a shade of `drawings.json`, (R, G, B) or a factor of the object's `color`, to RGB."""
     if isinstance(shade, list):
         r, g, b = shade
     elif shade <= 1:
@@ -185,24 +185,24 @@ def background(kind: str, seed: int, style: str = PLAIN) -> Image.Image:
         draw.ellipse(box, fill=jitter((205, 150, 88), 6))
     elif kind == "night":
         for _ in range(7):
-            across, down, r = rng.uniform(0, side), rng.uniform(0, y * 0.9), side / 110
-            draw.ellipse([across - r, down - r, across + r, down + r], fill=(225, 225, 200))
+            x, height, radius = rng.uniform(0, side), rng.uniform(0, y * 0.9), side / 110
+            draw.ellipse([x - radius, height - radius, x + radius, height + radius], fill=(225, 225, 200))
     return image
 
 
-# --- A sketch is made from the plain drawing by rule, with no random number -------------------------------
+# --- Sketches: made from the plain drawings, without random numbers -----------------------------------------
 
 _INK = np.array([38, 34, 60], np.float32)  # RGB
 _PAPER = np.array([250, 246, 232], np.float32)  # RGB
-_NARROWER, _LOWER = 0.86, 0.96  # a sketched object's width and height beside the plain one's
-_WAVE, _PERIOD = 1.4, 26.0  # of a contour: amplitude and length in enlarged pixels
+_NARROWER, _LOWER = 0.86, 0.96  # width and height of a sketched object, relative to the plain one
+_WAVE, _PERIOD = 1.4, 26.0  # amplitude and length of the waves of a contour, in enlarged pixels
 _HATCH, _STROKE = 12, 7  # distance and thickness of the lines that fill an object, in enlarged pixels
 _LINE = 3  # thickness of contours in enlarged pixels, odd
-_EDGE = 200  # color difference (sum over channels) from which two areas are kept apart by a line
+_EDGE = 200  # a line divides areas whose colors differ by more (sum over channels)
 
 
 def _sketch_object(drawing: Image.Image) -> Image.Image:
-    """RGBA of the same size, standing on the same ground."""
+    """RGBA image of the same size, whose object stands on the same ground."""
     width, height = drawing.size
     smaller = (max(1, round(width * _NARROWER)), max(1, round(height * _LOWER)))
     small = drawing.resize(smaller, Image.Resampling.BOX)
@@ -214,13 +214,13 @@ def _sketch_object(drawing: Image.Image) -> Image.Image:
         shift = round(_WAVE * float(np.sin(2 * np.pi * row / _PERIOD)))
         strip = plain[row, max(0, -shift) : width - max(0, shift)]
         pixels[row, max(0, shift) : width + min(0, shift)] = strip
-    covered = pixels[..., 3] >= 128  # H, W
-    # Inside the object, next to its rim or to another color, is a line.
+    covered = pixels[..., 3] >= 128  # (H, W) bool
+    # Lines run inside the object, along its rim and between colors.
     inner = Image.fromarray(covered).convert("L").filter(ImageFilter.MinFilter(_LINE + 2))
-    flat, line = pixels[..., :3].astype(np.int32), np.asarray(inner) == 0  # (H, W, 3), (H, W) bool
-    line[:, 1:] |= np.abs(flat[:, 1:] - flat[:, :-1]).sum(-1) > _EDGE  # against the left neighbor
-    line[1:] |= np.abs(flat[1:] - flat[:-1]).sum(-1) > _EDGE  # against the upper neighbor
-    colors = flat.astype(np.float32)
+    rgb, line = pixels[..., :3].astype(np.int32), np.asarray(inner) == 0  # (H, W, 3), (H, W) bool
+    line[:, 1:] |= np.abs(rgb[:, 1:] - rgb[:, :-1]).sum(-1) > _EDGE  # against the left neighbor
+    line[1:] |= np.abs(rgb[1:] - rgb[:-1]).sum(-1) > _EDGE  # against the upper neighbor
+    colors = rgb.astype(np.float32)
     stroke, cold = _strokes(colors, falling=False), _colder(colors)  # (H, W, 1), (H, W, 3)
     colors = stroke * cold + (1 - stroke) * (cold + 0.45 * (_PAPER - cold))  # lighter stripes between
     colors[covered & line] = _INK
@@ -252,14 +252,14 @@ def _round_colors(colors: np.ndarray) -> np.ndarray:
 
 
 def rng_for(split: str, index: int, purpose: str = "scene") -> random.Random:
-    """The random stream of one scene and purpose; splits never meet."""
+    """The random stream of one scene and purpose; no two splits share one."""
     digest = hashlib.sha256(f"nein-nano/{split}/{index}/{purpose}".encode()).digest()
     return random.Random(int.from_bytes(digest[:16], "big"))
 
 
 @dataclass(frozen=True)
 class Item:
-    """`x`, `y`: top left corner in scene pixels (multiples of 1/4); `size`: scale in pixels."""
+    """An object. x, y: top left corner in scene pixels (multiples of 1/4); size: scale in scene pixels."""
 
     category: str
     color: str
@@ -320,13 +320,13 @@ def place(rng: random.Random, category: str, others: Collection[Item], usual: bo
     sizes = (USUAL_SIZE, USUAL_SIZE) if usual else (MIN_SIZE, MAX_SIZE)
     for attempt in range(60):  # small ones only after half of the attempts
         size = rng.randint(*(sizes if attempt < 30 else (MIN_SIZE, MIN_SIZE + 2)))
-        across, down = ((SIZE - side) * SUPERSAMPLE for side in look.extent(size))  # room, in enlarged pixels
-        x = rng.randint(0, across)
-        # Things that fly are mostly up, things that stand mostly down, but nothing is impossible.
-        low, high = (0.0, 0.7) if look.airborne else (0.25, 1.0)  # fractions of the room, from the top
+        right, bottom = ((SIZE - side) * SUPERSAMPLE for side in look.extent(size))  # maxima, enlarged pixels
+        x = rng.randint(0, right)
+        # Objects that fly are mostly up and the others mostly down, but any height may occur.
+        low, high = (0.0, 0.7) if look.airborne else (0.25, 1.0)  # fractions of `bottom`, from the top
         if rng.random() < 0.2:
             low, high = 0.0, 1.0
-        y = rng.randint(round(low * down), round(high * down))
+        y = rng.randint(round(low * bottom), round(high * bottom))
         item = Item(category, color, size, x / SUPERSAMPLE, y / SUPERSAMPLE, flip)
         if not any(item.overlaps(other, _MARGIN) for other in others):
             return item
@@ -363,7 +363,7 @@ def box(item: Item, style: str = PLAIN) -> tuple[float, float, float, float]:
 
 # --- Worlds -------------------------------------------------------------------------------------------------
 
-#: Objects that no sentence of a fine-tuning names. All models know them from affirmative sentences.
+#: Objects that no sentence of fine-tuning names. All models know them from affirmative sentences.
 HELD_OUT = ("bus", "cup", "laptop", "sheep", "umbrella")
 #: Wordings. "taught": what fine-tuning may use. "held-out": sentences it has not seen, whose denying words
 #: ("no", "not", "without") it knows from others. "negator": sentences with a denying word it has never seen.
@@ -373,7 +373,8 @@ ALL, TAUGHT, UNSEEN, NEGATOR, VARIED = "all", "taught", "held-out", "negator", "
 
 @dataclass(frozen=True)
 class World:
-    """pool: its scenes' objects, repeated ones more often. named: objects that sentences deny or ask for."""
+    """What a nano data set draws from. pool: objects of its scenes, a repeated one more often. named: objects
+    that sentences deny or ask for."""
 
     name: str
     pool: tuple[str, ...] = CATEGORIES
@@ -382,20 +383,20 @@ class World:
     style: str = PLAIN
 
 
-_TAUGHT = tuple(category for category in CATEGORIES if category not in HELD_OUT)
-_OLD = _TAUGHT, frozenset(_TAUGHT)
+_OBJECTS = tuple(category for category in CATEGORIES if category not in HELD_OUT)
+_OLD_OBJECTS = _OBJECTS, frozenset(_OBJECTS)  # (pool, named)
 # About every other object in a scene is held out: a scene then mostly has one that can be asked about.
-_NEW = _TAUGHT + HELD_OUT * 5, frozenset(HELD_OUT)
+_NEW_OBJECTS = _OBJECTS + HELD_OUT * 5, frozenset(HELD_OUT)
 NANO = World("nano")
 _WORLDS = (
     NANO,
     World("nano:varied", wording=VARIED),
-    World("nano:taught", *_OLD, TAUGHT),
-    World("nano:wording", *_OLD, UNSEEN),
-    World("nano:negator", *_OLD, NEGATOR),
-    World("nano:objects", *_NEW, TAUGHT),
-    World("nano:style", *_OLD, TAUGHT, SKETCH),
-    World("nano:unlike", *_NEW, UNSEEN, SKETCH),
+    World("nano:taught", *_OLD_OBJECTS, TAUGHT),
+    World("nano:wording", *_OLD_OBJECTS, UNSEEN),
+    World("nano:negator", *_OLD_OBJECTS, NEGATOR),
+    World("nano:objects", *_NEW_OBJECTS, TAUGHT),
+    World("nano:style", *_OLD_OBJECTS, TAUGHT, SKETCH),
+    World("nano:unlike", *_NEW_OBJECTS, UNSEEN, SKETCH),
 )
 WORLDS: dict[str, World] = {world.name: world for world in _WORLDS}
 #: What a study reports: the taught world first, then each thing held out, then three of them together.

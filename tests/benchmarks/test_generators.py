@@ -157,7 +157,7 @@ def test_a_thing_without_a_twin_is_looked_for_where_no_prompt_names_it():
     texts = ["no pen", "no pens", "no cup", "no dog"]
     given = [Prompt(str(k), {DENIED: text}, (text[3:],)) for k, text in enumerate(texts)]
     given.append(Prompt("4", {DENIED: "not open", UNMENTIONED: "a door"}, ("it is open.",)))
-    drawn = generators.pictures(Prompts(given, "p"), 2)
+    drawn = generators.plan_pictures(Prompts(given, "p"), 2)
     asked = {p.id: [(q.id, q.variant) for q in p.questions] for group in drawn for p in group}
     assert asked["2_1"] == [("0/pen_1", UNMENTIONED), ("1/pens_1", UNMENTIONED), ("2/cup_1", DENIED)]
     assert asked["4-unmentioned_0"] == [("4/it is open._0", UNMENTIONED)]
