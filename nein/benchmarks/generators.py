@@ -106,7 +106,7 @@ def plan_pictures(prompts: Prompts, samples: int) -> list[list[Picture]]:
         things = [(index, arm, thing, FORBIDDEN, arm) for arm in record.texts for thing in record.forbidden]
         things += [(index, DENIED, thing, WANTED, DENIED) for thing in record.wanted]
         for thing in filter(is_noun, () if UNMENTIONED in record.texts else record.forbidden):
-            if (other := prompts.elsewhere(index, thing)) is not None:
+            if (other := prompts.find_without(index, thing)) is not None:
                 things.append((other, DENIED, thing, FORBIDDEN, UNMENTIONED))
         for owner, arm, thing, role, variant in things:
             question = Question(f"{record.id}/{thing}", record.id, thing, role, variant)

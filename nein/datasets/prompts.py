@@ -6,8 +6,8 @@ FILE.csv      columns prompt, wanted, forbidden (things, separated by ";"); wher
 UniGenBench   its CSV in English; its test points say what is denied: github.com/CodeGoat24/UniGenBench, data
 SpaceVLM      its two lists as JSON: github.com/sepehrkr/SpaceVLM, T2I
 
-A thing is a noun phrase ("dog"), a sentence ("the tail is fluffy."), or a question ("Is the dog running?"):
-an action or an attribute is asked as what it would be if it were affirmed.
+A thing is a noun phrase ("dog"), a sentence ("the tail is fluffy."), or a question ("Is the dog running?").
+The last two are for actions and attributes, and affirm what the prompt denies.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ from nein.wording.families import find_named, indefinite
 #: The prompt that denies, the one that asks for the same thing, and one that does not mention it.
 ARMS = DENIED, AFFIRMED, UNMENTIONED = ("denied", "affirmed", "unmentioned")
 COLUMNS = ("prompt", "wanted", "forbidden")
+#: Forms of the drawn prompts. w: wanted thing with its article; x: denied noun, a_x: with its article.
 DRAWN = ("{w} and no {x} {place}.", "{w} {place}, without {a_x}.", "There is {w} {place}. There is no {x}.")
 DRAWN_PROMPTS = 120
-#: UniGenBench's test point of denials, and those that no question about the image alone decides.
+#: UniGenBench's test point of denials, and its points that no question about the image alone decides.
 NEGATION, UNASKED = "Grammar - Negation", ("Logical Reasoning", "Text Generation")
 _NOT = re.compile(r"\s*\b(?:not|never)\b|n't\b", re.IGNORECASE)
 _DENYING = re.compile(r"\b(?:no|not|never|none|neither|nor|without)\b|n't\b|\brather than\b", re.IGNORECASE)
@@ -40,8 +41,8 @@ _DENYING = re.compile(r"\b(?:no|not|never|none|neither|nor|without)\b|n't\b|\bra
 
 @dataclass(frozen=True)
 class Prompt:
-    """texts: arm -> prompt, `DENIED` among them; forbidden, wanted: things; left_out: denials that no single
-    question can be asked about."""
+    """One prompt. texts: arm -> prompt, with `DENIED` always; forbidden, wanted: things; left_out: denied
+    phrases that no single question decides."""
 
     id: str
     texts: Mapping[str, str]
@@ -64,8 +65,8 @@ class Prompts:
         digest = json_digest({"prompts": [*map(asdict, records)]})
         return {"name": self.name, "sha256": digest, "prompts": len(records), **counts}
 
-    def elsewhere(self, index: int, thing: str) -> int | None:
-        """The next prompt, around the end, that does not name a noun; None without any."""
+    def find_without(self, index: int, thing: str) -> int | None:
+        """Index of the next prompt that does not name a noun (the first follows the last); None: all do."""
         for other in (*range(index + 1, len(self.records)), *range(index)):
             record = self.records[other]
             if not find_named([record.texts[DENIED], *record.forbidden, *record.wanted], [thing]):
@@ -74,12 +75,12 @@ class Prompts:
 
 
 def is_noun(thing: str) -> bool:
-    """Whether its presence is asked, and a detector can look for it."""
+    """Whether a thing is a noun phrase: its presence is asked, and a detector can look for it."""
     return not thing.endswith((".", "?"))
 
 
 def load(source: str) -> Prompts:
-    """Raises UserError for data that are not there or cannot be read, with the line."""
+    """The prompts of "nano" or of a file. Raises UserError, with the line, for a file that cannot be read."""
     if source == "nano":
         return Prompts([*map(draw, range(DRAWN_PROMPTS))], source)
     path = expand_user(source)
@@ -88,9 +89,10 @@ def load(source: str) -> Prompts:
     header = "" if path.suffix == ".json" else next(iter(atomic.read_text_lines(path)), "")
     if "prompt_zh" in header:
         raise UserError(f"'{path}' is in Chinese, and denials are read in English; give the English file.")
-    read = _spacevlm if path.suffix == ".json" else _unigenbench if "sub_dims" in header else _table
+    table_reader = _read_unigenbench if "sub_dims" in header else _read_table
+    reader = _read_spacevlm if path.suffix == ".json" else table_reader
     records: dict[str, Prompt] = {}
-    for line, record in read(path):
+    for line, record in reader(path):
         if not all(text.strip() for text in record.texts.values()):
             raise UserError(f"'{path}', line {line}: the prompt is empty; write one, or remove the line.")
         if not record.forbidden and not record.left_out:
@@ -103,15 +105,15 @@ def load(source: str) -> Prompts:
     return Prompts([*records.values()], path.name)
 
 
-def _table(path: Path) -> Iterator[tuple[int, Prompt]]:
+def _read_table(path: Path) -> Iterator[tuple[int, Prompt]]:
     for number, (line, row) in enumerate(atomic.read_csv(path, COLUMNS)):
         texts = {DENIED: row["prompt"], **{arm: row[arm] for arm in ARMS if row.get(arm)}}
-        things = [tuple(filter(None, map(str.strip, row[name].split(";")))) for name in COLUMNS[1:]]
-        yield line, Prompt(row.get("id") or str(number), texts, things[1], things[0])
+        wanted, forbidden = ((*filter(None, map(str.strip, row[name].split(";"))),) for name in COLUMNS[1:])
+        yield line, Prompt(row.get("id") or str(number), texts, forbidden, wanted)
 
 
-def _spacevlm(path: Path) -> Iterator[tuple[int, Prompt]]:
-    """The list of single denials has questions, the one of several has nouns, too."""
+def _read_spacevlm(path: Path) -> Iterator[tuple[int, Prompt]]:
+    """Forbidden things are questions in the list of single denials, and also nouns in that of several."""
     for number, row in enumerate(atomic.read_json(path, list[dict[str, Any]]), start=1):
         try:
             text, forbidden = row.get("Prompt"), [row["Question2"]]
@@ -126,41 +128,40 @@ def _spacevlm(path: Path) -> Iterator[tuple[int, Prompt]]:
             ) from None
 
 
-def _unigenbench(path: Path) -> Iterator[tuple[int, Prompt]]:
-    """The prompts with a denial. Their other test points are wanted, as sentences."""
+def _read_unigenbench(path: Path) -> Iterator[tuple[int, Prompt]]:
+    """The prompts with a denial. The sentences of their other test points are wanted things."""
     kinds = atomic.record({"Testpoints": list[str], "Testpoint Description": list[str]})
     for line, row in atomic.read_csv(path, ("index",)):
         columns = {name.partition("_")[0]: name for name in row}  # prompt_en, sub_dims_en; or without "_en"
         entry = atomic.parse(row[columns["sub"]].encode(), kinds, f"'{path}', line {line}")
         points = [*zip(entry["Testpoints"], entry["Testpoint Description"], strict=False)]
-        denied = {phrase: read_denial(phrase) for point, phrase in points if point == NEGATION}
-        others = [phrase for point, phrase in points if point not in (NEGATION, *UNASKED)]
-        sentences = dict.fromkeys(
-            f"{text.strip().rstrip('.')}." for text in others if not _DENYING.search(text)
-        )
-        left_out = tuple(phrase for phrase, things in denied.items() if not things)
-        forbidden = dict.fromkeys(thing for things in denied.values() for thing in things)
+        things_by_denial = {phrase: read_denial(phrase) for point, phrase in points if point == NEGATION}
+        affirmed = [phrase for point, phrase in points if point not in (NEGATION, *UNASKED)]
+        affirmed = [f"{phrase.strip().rstrip('.')}." for phrase in affirmed if not _DENYING.search(phrase)]
+        left_out = tuple(phrase for phrase, things in things_by_denial.items() if not things)
+        forbidden = dict.fromkeys(thing for things in things_by_denial.values() for thing in things)
         texts = {DENIED: row[columns["prompt"]]}
-        if denied:
-            yield line, Prompt(row["index"], texts, (*forbidden,), (*sentences,), left_out)
+        if things_by_denial:
+            yield line, Prompt(row["index"], texts, (*forbidden,), (*dict.fromkeys(affirmed),), left_out)
 
 
 def read_denial(phrase: str) -> tuple[str, ...]:
-    """Nouns by the denial rule; of an action or attribute the affirmed sentence; () of several such."""
-    plain = re.sub(r"n't have\b| not have\b", " lack", phrase)
-    if not _NOT.search(plain) and "neither" not in plain.lower():
+    """The things that a phrase denies: the nouns that the denial rule finds; for an action or attribute the
+    affirmed sentence; () where several are denied."""
+    lacking = re.sub(r"n't have\b| not have\b", " lack", phrase)  # "does not have a tail" denies a noun
+    if not _NOT.search(lacking) and "neither" not in lacking.lower():
         return denials.read([phrase])[0].absent
-    is_single = len(_DENYING.findall(plain)) == 1 and plain == phrase
+    is_single = len(_DENYING.findall(lacking)) == 1 and lacking == phrase
     return (f"{_NOT.sub('', phrase).strip().rstrip('.')}.",) if is_single else ()
 
 
 def draw(index: int) -> Prompt:
     """A prompt of the miniature world with both twins: one thing is wanted, another is denied."""
     rng = scenes.rng_for("val", index, "prompts")
-    first, denied = rng.sample(scenes.CATEGORIES, 2)
+    wanted, denied = rng.sample(scenes.CATEGORIES, 2)
     place = rng.choice(PLACES[rng.choice(tuple(scenes.BACKGROUNDS))][1])
-    named = {"w": indefinite(first), "x": denied, "a_x": indefinite(denied), "place": place}
+    words = {"w": indefinite(wanted), "x": denied, "a_x": indefinite(denied), "place": place}
     texts = {DENIED: rng.choice(DRAWN), AFFIRMED: "{w} and {a_x} {place}.", UNMENTIONED: "{w} {place}."}
-    filled = {arm: text.format(**named) for arm, text in texts.items()}
+    filled = {arm: text.format(**words) for arm, text in texts.items()}
     filled = {arm: text[0].upper() + text[1:] for arm, text in filled.items()}
-    return Prompt(f"{index:04d}", filled, (denied,), (first,))
+    return Prompt(f"{index:04d}", filled, (denied,), (wanted,))

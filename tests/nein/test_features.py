@@ -100,7 +100,7 @@ def test_features_that_are_damaged_or_of_another_block_are_refused_and_made_agai
     before, corpus = one.read_bytes(), fid(tmp_path / "out")
     with safetensors.safe_open(one, "numpy") as file:  # keys of metadata have another order in every process
         assert [*file.metadata()] == ["about"]
-    foreign = [(file.read_bytes(), "is of other images") for file in (other, elsewhere)]
+    foreign = [(file.read_bytes(), "belongs to other images") for file in (other, elsewhere)]
     for spoiled, said in ((before[:50], "is damaged"), *foreign):
         one.write_bytes(spoiled)
         refused = evaluate(*line)
