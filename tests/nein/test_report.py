@@ -161,7 +161,7 @@ def test_published_figures_are_those_of_table_3():
 def test_means_without_a_range_from_few_pictures_are_said_to_be_covered_less(pictures, said):
     few = {"metric": "l1", "clusters": pictures, "low": None if pictures == 1 else 0.1}
     others = [{"metric": metric, "clusters": 5, "low": 0.1} for metric in ("fid", "removal_vqa")]
-    found = [*report.few_clusters([few, *others])]
+    found = [*report.note_few_clusters([few, *others])]
     assert bool(found) == said
     assert not said or found[0].startswith("L1: intervals from 29 source images.")
 

@@ -1,5 +1,5 @@
-"""The page of finished NegBench runs: finding, notes, single questions and captions; and the papers' numbers.
-Torch is not imported."""
+"""The page of finished NegBench runs: its finding, its notes, cards of single questions and captions; then
+the numbers that the papers print. Torch is not imported."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ HOW = (
     "Percentages. ± and [ ]: 95 % interval, clustered by picture. ↑ higher is better, ↓ lower is better. "
     "Negation gap: recall with the original captions minus recall with the negated ones, paired."
 )
-SIDE = 256  # pixels of an image's longer side
-LIMIT, QUERIES = 400, 24  # questions, and negated captions, in a page
-UNKNOWN = "unknown template"
-GROUP = ["model", "data", "task", "variant"]
-K = max(KS)  # of retrieval's negation gap: authors print recall at 5
+THUMBNAIL_SIDE = 256  # pixels of an image's longer side
+MAX_QUESTIONS, MAX_CAPTIONS = 400, 24  # cards of questions, and of negated captions, in a page
+UNKNOWN_TEMPLATE = "unknown template"
+GAP_COLUMNS = ["model", "data", "task", "variant"]
+K = max(KS)  # rank of recall in retrieval's negation gap: authors print recall at 5
 _RECALL = {"metric": f"recall@{K}", "direction": TEXT_TO_IMAGE}
-#: (measure, estimates of affirmed inputs, of denied ones, of the gap)
-_LOST: Sequence[tuple[str, Row, Row, Row]] = (
+#: (measure, then selections: estimate on affirmed inputs, estimate on negated inputs, gap)
+_GAP_MEASURES: Sequence[tuple[str, Row, Row, Row]] = (
     (
         f"recall@{K}",
         {**_RECALL, "kind": ORIGINAL},
@@ -69,12 +69,12 @@ _LOST: Sequence[tuple[str, Row, Row, Row]] = (
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class EvaluatedRun:
     """A finished run with its summary and estimates."""
 
     folder: Folder
-    facts: Mapping[str, Any]  # `summary` of its manifest
-    figures: pd.DataFrame  # of figures.csv and judged.csv
+    facts: Mapping[str, Any]  # `summary` in its manifest
+    figures: pd.DataFrame  # rows of figures.csv and judged.csv
 
     @property
     def name(self) -> str:
@@ -82,7 +82,7 @@ class Evaluated:
 
 
 def make_page(finished: Sequence[Finished], options: Any) -> Page | None:
-    """The page of these runs, models in their order; None without runs."""
+    """The page of these runs, grouped by model in the order of first appearance; None without runs."""
     if not finished:
         return None
     models = [run.folder.path.parent.name for run in finished]
@@ -97,15 +97,15 @@ def make_page(finished: Sequence[Finished], options: Any) -> Page | None:
         notes=make_notes(evaluated_runs),
         frame=frame,
         stamp=NANO_LABEL if nano else "",
-        parts=[_samples(evaluated_runs)],
+        parts=[_make_browser(evaluated_runs)],
     )
 
 
-def _samples(runs: Sequence[Evaluated]) -> Part:
+def _make_browser(runs: Sequence[EvaluatedRun]) -> Part:
     """The browser of single questions and captions."""
     models = dict.fromkeys(run.facts["model"] for run in runs)
 
-    def make() -> Iterator[cards.Card]:
+    def make_cards() -> Iterator[cards.Card]:
         by_model: dict[str, list[ModelTasks]] = {model: [] for model in models}
         names = {run.folder.path: run.facts["model"] for run in runs}
         for tasks in ModelTasks.load([run.folder for run in runs]):
@@ -116,7 +116,7 @@ def _samples(runs: Sequence[Evaluated]) -> Part:
     totals = frames.concat(run.figures for run in runs)
     totals = frames.select(totals, metric="accuracy", type="all").drop_duplicates(["data", "task", "variant"])
     count = int(totals[["n", "unscored"]].sum().sum())
-    note = f"{LIMIT} of {count:,} questions, drawn at random." if count > LIMIT else ""
+    note = f"{MAX_QUESTIONS} of {count:,} questions, drawn at random." if count > MAX_QUESTIONS else ""
     samples = cards.Samples(
         [*map(cards.Member, models)],
         [cards.Measure("right", "choice; first five")],
@@ -124,56 +124,56 @@ def _samples(runs: Sequence[Evaluated]) -> Part:
         heads=("choice",),
         columns=("caption", "made as", "chosen", "score"),
     )
-    return cards.browser(samples, make, title="Questions and captions", note=note)
+    return cards.browser(samples, make_cards, title="Questions and captions", note=note)
 
 
-def load_evaluated(runs: Sequence[Folder]) -> list[Evaluated]:
-    """The runs with distinct names: models of one name go by their folders, equal runs by their paths."""
+def load_evaluated(runs: Sequence[Folder]) -> list[EvaluatedRun]:
+    """The runs under distinct names: the model's, else its folder's; equal runs get their paths too."""
     all_facts = [run.manifest()["summary"] for run in runs]
     folders: dict[str, set[str]] = {}
     for run, facts in zip(runs, all_facts, strict=True):
         folders.setdefault(facts["model"], set()).add(run.path.parent.name)
-    times = Counter(run.path.parts[-2:] for run in runs)
+    path_counts = Counter(run.path.parts[-2:] for run in runs)  # (model, data set) -> runs
     evaluated_runs = []
     for run, facts in zip(runs, all_facts, strict=True):
         name = run.path.parent.name if len(folders[facts["model"]]) > 1 else facts["model"]
-        if times[run.path.parts[-2:]] > 1:
+        if path_counts[run.path.parts[-2:]] > 1:
             name = f"{name} ({run.path.parents[1]})"
-        parts = [run.path / FIGURES_CSV, run.path / judged.JUDGED_CSV]
-        figures = frames.concat(frames.read(file) for file in parts if file.exists())
+        files = [run.path / FIGURES_CSV, run.path / judged.JUDGED_CSV]
+        figures = frames.concat(frames.read(file) for file in files if file.exists())
         # data set and task, as tables show them
         data = [f"{facts['title']}{'' if t in (RETRIEVAL, MCQ) else f' {t}'}" for t in figures["task"]]
         labels = {"benchmark": "negbench", "model": name, "dataset": facts["dataset"], "data": data}
-        evaluated_runs.append(Evaluated(run, {**facts, "model": name}, frames.label(figures, **labels)))
+        evaluated_runs.append(EvaluatedRun(run, {**facts, "model": name}, frames.label(figures, **labels)))
     return evaluated_runs
 
 
-# --- gaps, findings and notes ----------------------------------------------------------------------
+# --- gaps, finding and notes -----------------------------------------------------------------------
 
 
 def negation_gaps(finished: Sequence[Finished]) -> pd.DataFrame:
-    """See `Benchmark.gaps`: of retrieval and of multiple choice, by wording."""
-    return frames.concat(_gaps(run.figures).assign(run=run.name, model=run.name) for run in finished)
+    """The gaps of retrieval and of multiple choice, by wording (see `Benchmark.gaps`)."""
+    return frames.concat(_find_gaps(run.figures).assign(run=run.name, model=run.name) for run in finished)
 
 
-def _gaps(figures: pd.DataFrame) -> pd.DataFrame:
+def _find_gaps(figures: pd.DataFrame) -> pd.DataFrame:
     """The gaps of every model, data set, task and wording, in recall at `K` and in choices."""
     rows: list[Any] = []
     figures = frames.select(figures, source="")
-    figures = figures.assign(**{name: "" for name in GROUP if name not in figures})
-    for key, of_group in figures.groupby(GROUP, observed=True, sort=False):
-        labels = dict(zip(GROUP, key, strict=True))
-        for name, *ends in _LOST:
-            affirmed, denied, gap = (frames.pick(of_group, **end) for end in ends)
-            if affirmed and denied and gap and gap["value"] is not None:
+    figures = figures.assign(**{name: "" for name in GAP_COLUMNS if name not in figures})
+    for key, group_rows in figures.groupby(GAP_COLUMNS, observed=True, sort=False):
+        labels = dict(zip(GAP_COLUMNS, key, strict=True))
+        for name, *selections in _GAP_MEASURES:
+            affirmed, negated, gap = (frames.pick(group_rows, **selection) for selection in selections)
+            if affirmed and negated and gap and gap["value"] is not None:
                 measure = f"{name}, {labels['task']} ({labels['variant']})"
-                rows += frames.gap(affirmed["value"], denied["value"], gap, **labels, measure=measure)
+                rows += frames.gap(affirmed["value"], negated["value"], gap, **labels, measure=measure)
     return frames.frame(rows)
 
 
 def make_finding(frame: pd.DataFrame) -> list[str]:
     """A sentence on the widest negation gap of text-to-image retrieval."""
-    rows = [row for row in frames.records(_gaps(frame)) if row["measure"].startswith("recall")]
+    rows = [row for row in frames.records(_find_gaps(frame)) if row["measure"].startswith("recall")]
     sentence = widest(
         frames.frame({**row, "model": f"{row['model']} ({row['data']}, {row['variant']})"} for row in rows),
         quantity=f"text-to-image recall at {K}",
@@ -183,7 +183,7 @@ def make_finding(frame: pd.DataFrame) -> list[str]:
     return [sentence] if sentence else []
 
 
-def make_notes(runs: Sequence[Evaluated]) -> list[str]:
+def make_notes(runs: Sequence[EvaluatedRun]) -> list[str]:
     all_facts, lines = [run.facts for run in runs], []
     for key, name in (("protocol", "protocol"), ("features", "features"), ("limit", "--limit")):
         if len({facts[key] for facts in all_facts if facts["kind"] == "dual"}) > 1:
@@ -203,46 +203,47 @@ def make_notes(runs: Sequence[Evaluated]) -> list[str]:
     for run in runs:
         cut = run.folder.manifest().get("cut", {"count": 0})
         if cut["count"]:
-            many = f"{cut['count']:,} of {cut['of']:,} captions"
-            lines.append(f"{run.name}: {many} are longer than the model's input and were truncated.")
+            share = f"{cut['count']:,} of {cut['of']:,} captions"
+            lines.append(f"{run.name}: {share} are longer than the model's input and were truncated.")
         for figure in frames.records(run.figures):
-            total = figure["metric"] == f"recall@{KS[0]}" or figure.get("type") == "all"
-            if total and figure["unscored"] and (reasons := frames.reasons(figure)):
+            is_total = figure["metric"] == f"recall@{KS[0]}" or figure.get("type") == "all"
+            if is_total and figure["unscored"] and (reasons := frames.reasons(figure)):
                 reason, count = next(iter(reasons.items()))
-                named = (figure.get(key) for key in ("task", "variant", "kind", "direction"))
+                names = (figure.get(key) for key in ("task", "variant", "kind", "direction"))
                 baseline = figure["metric"] if figure["metric"] in BASELINES else ""
-                place = ", ".join(filter(None, (*named, baseline)))
-                lines.append(f"{run.name}, {place}: {figure['unscored']} unscored; {count} of them: {reason}")
+                label = ", ".join(filter(None, (run.name, *names, baseline)))
+                lines.append(f"{label}: {figure['unscored']} unscored; {count} of them: {reason}")
     return lines
 
 
-# --- single questions and captions -----------------------------------------------------------------
+# --- cards of single questions and captions --------------------------------------------------------
 
-Runs = Mapping[str, Sequence[ModelTasks]]  # of each model, by its name
-#: (run, task, drawn records) -> (name of a record, its answer); further names are ignored.
-Answers = Callable[[ModelTasks, Any, Mapping[str, Any]], Iterator[tuple[str, Any]]]
+RunsByModel = Mapping[str, Sequence[ModelTasks]]  # name of a model -> its runs
+#: (run, task, records by name) -> (name of a record, answer) pairs; names outside the records are ignored.
+AnswerReader = Callable[[ModelTasks, Any, Mapping[str, Any]], Iterator[tuple[str, Any]]]
 
 
-def _list_tasks(runs: Runs, kind: type[Any]) -> Iterator[tuple[str, ModelTasks, Any]]:
+def _list_tasks(runs: RunsByModel, kind: type[Any]) -> Iterator[tuple[str, ModelTasks, Any]]:
     """Yields (model, run, task) for all tasks of a kind."""
-    for model, of_model in runs.items():
-        yield from ((model, run, task) for run in of_model for task in run.tasks if isinstance(task, kind))
+    for model, model_runs in runs.items():
+        yield from ((model, run, task) for run in model_runs for task in run.tasks if isinstance(task, kind))
 
 
-def _replies(
-    runs: Runs, drawn: Mapping[str, Any], kind: type[Any], answers: Answers
+def _collect_replies(
+    runs: RunsByModel, records: Mapping[str, Any], kind: type[Any], read_answers: AnswerReader
 ) -> dict[tuple[str, str], Any]:
-    """(model, name of a record) -> the answer of the model's run."""
+    """(model, name of a record) -> answer of the model. A run that cannot be read is logged and left out."""
     replies: dict[tuple[str, str], Any] = {}
     for model, run, task in _list_tasks(runs, kind):
         try:
-            replies |= {(model, name): reply for name, reply in answers(run, task, drawn) if name in drawn}
+            answers = read_answers(run, task, records)
+            replies |= {(model, name): answer for name, answer in answers if name in records}
         except UserError as error:
             log.warning("no sample of '%s' (%s) is shown: %s", run.folder.path, task.name, error)
     return replies
 
 
-def make_question_cards(runs: Runs, limit: int = LIMIT) -> Iterator[cards.Card]:
+def make_question_cards(runs: RunsByModel, limit: int = MAX_QUESTIONS) -> Iterator[cards.Card]:
     """A card per question; `limit` random ones if there are more."""
     by_name = {
         f"{run.data.name}/{task.key}/{question.id}": (run.data.title, task, question)
@@ -250,11 +251,11 @@ def make_question_cards(runs: Runs, limit: int = LIMIT) -> Iterator[cards.Card]:
         for question in task.questions
     }
     drawn = {name: by_name[name] for name in cards.choose_ids(list(by_name), limit)}
-    chosen = _replies(runs, drawn, ChoiceTask, _read_choice_rows)
+    rows = _collect_replies(runs, drawn, ChoiceTask, _read_choice_rows)
     for name, (title, task, question) in drawn.items():
-        replies = [chosen.get((model, name)) for model in runs]
-        templates = {_template(question, k) for row in replies if row for k in _list_chosen(row)}
-        templates |= {"none"} if any(row and row["shares"] is None for row in replies) else set()
+        model_rows = [rows.get((model, name)) for model in runs]
+        templates = {_find_template(question, k) for row in model_rows if row for k in _list_chosen(row)}
+        templates |= {"none"} if any(row and row["shares"] is None for row in model_rows) else set()
         right = question.options[question.correct]
         yield cards.Card(
             name,
@@ -262,17 +263,17 @@ def make_question_cards(runs: Runs, limit: int = LIMIT) -> Iterator[cards.Card]:
             " · ".join(filter(None, (title, question.type))),
             {
                 "Task": [f"{title}, {task.key}"],
-                "Right": [_template(question, question.correct)],
+                "Right": [_find_template(question, question.correct)],
                 "Chosen": sorted(templates),
             },
-            [[row["credit"] if row else None] for row in replies],
-            [("", _thumbnail(task, question.image))],
-            [f"{o.shown}{' (right)' if o is right else ''}" for o in question.options],
-            [_make_reply(question, row) for row in replies],
+            [[row["credit"] if row else None] for row in model_rows],
+            [("", _make_thumbnail(task, question.image))],
+            [f"{option.shown}{' (right)' if option is right else ''}" for option in question.options],
+            [_make_reply(question, row) for row in model_rows],
         )
 
 
-def _read_choice_rows(run: ModelTasks, task: Any, drawn: Mapping[str, Any]) -> Iterator[tuple[str, Row]]:
+def _read_choice_rows(run: ModelTasks, task: Any, records: Mapping[str, Any]) -> Iterator[tuple[str, Row]]:
     return ((f"{run.data.name}/{task.key}/{row['id']}", row) for row in scores.read_rows(run, task))
 
 
@@ -283,16 +284,16 @@ def _make_reply(question: Question, row: Row | None) -> cards.CardReply | None:
     if row["shares"] is None:
         return cards.CardReply(cells=[Cell("none", row["reason"], "none")], line=line)
     mark = {1.0: "right", 0.0: "wrong"}.get(row["credit"], "none")
-    names, made_as = (
-        [options[k].shown for k in _list_chosen(row)],
-        {_template(question, k): 1 for k in _list_chosen(row)},
-    )
+    names = [options[k].shown for k in _list_chosen(row)]
+    templates = dict.fromkeys(_find_template(question, k) for k in _list_chosen(row))
     rows = []
     for letter, k in zip(LETTERS, row["shown"], strict=False):
         score = f"{row['scores'][k]:.3f}" if row.get("scores") else ""
         share = f"{100 * row['shares'][k]:.0f} %"
-        rows.append((f"{letter}: {options[k].shown}", _template(question, k), share, score))
-    return cards.CardReply(cells=[Cell(" or ".join(names), " or ".join(made_as), mark)], line=line, rows=rows)
+        rows.append((f"{letter}: {options[k].shown}", _find_template(question, k), share, score))
+    return cards.CardReply(
+        cells=[Cell(" or ".join(names), " or ".join(templates), mark)], line=line, rows=rows
+    )
 
 
 def _list_chosen(row: Row) -> list[int]:
@@ -300,11 +301,11 @@ def _list_chosen(row: Row) -> list[int]:
     return [k for k, share in enumerate(row["shares"] or ()) if share > 0]
 
 
-def _template(question: Question, k: int) -> str:
-    return question.options[k].template or UNKNOWN
+def _find_template(question: Question, k: int) -> str:
+    return question.options[k].template or UNKNOWN_TEMPLATE
 
 
-def make_caption_cards(runs: Runs, limit: int = QUERIES) -> Iterator[cards.Card]:
+def make_caption_cards(runs: RunsByModel, limit: int = MAX_CAPTIONS) -> Iterator[cards.Card]:
     """A card per negated caption: its image, and the first `K` images that each model finds."""
     by_name = {
         f"{run.data.name}/{task.key}/{item.id}#{k}": (run.data.title, task, item, text)
@@ -314,53 +315,53 @@ def make_caption_cards(runs: Runs, limit: int = QUERIES) -> Iterator[cards.Card]
         if item.image
     }
     drawn = {name: by_name[name] for name in cards.choose_ids(list(by_name), limit)}
-    images_found = _replies(runs, drawn, RetrievalTask, _find_first_images)
+    images_found = _collect_replies(runs, drawn, RetrievalTask, _find_first_images)
     for name, (title, task, item, text) in drawn.items():
-        replies = {model: images_found[model, name] for model in runs if (model, name) in images_found}
-        images_shown = [("its image", item.image)]
-        for model, images in replies.items():
-            images_shown += [(f"{model}: {place}", image) for place, image in enumerate(images, 1)]
+        images_by_model = {
+            model: images_found[model, name] for model in runs if (model, name) in images_found
+        }
+        labeled_images = [("its image", item.image)]
+        for model, images in images_by_model.items():
+            labeled_images += [(f"{model}: {rank}", image) for rank, image in enumerate(images, 1)]
         yield cards.Card(
             name,
             text,
             f"{title} · retrieval",
             {"Task": [f"{title}, {task.key}"]},
-            [[float(item.image in replies[model]) if model in replies else None] for model in runs],
-            [(label, _thumbnail(task, image, SIDE // 2)) for label, image in images_shown],
+            [[float(item.image in images_by_model[m]) if m in images_by_model else None] for m in runs],
+            [(label, _make_thumbnail(task, image, THUMBNAIL_SIDE // 2)) for label, image in labeled_images],
         )
 
 
 def _find_first_images(
-    run: ModelTasks, task: Any, drawn: Mapping[str, Any]
+    run: ModelTasks, task: Any, records: Mapping[str, Any]
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yields (name, first images found) for each drawn caption with a feature."""
+    """Yields (name, first images found) for each caption in `records` with a feature."""
     images, texts = run.features(task)
     start = f"{run.data.name}/{task.key}/"
-    captions_drawn = {
-        name: text for name, (*_, text) in drawn.items() if name.startswith(start) and text in texts.rows
+    captions = {
+        name: text for name, (*_, text) in records.items() if name.startswith(start) and text in texts.rows
     }
-    seeds = [sample_seed(0, name) for name in captions_drawn]
+    seeds = [sample_seed(0, name) for name in captions]
     yield from zip(
-        captions_drawn,
-        judged.find_images(task, images, texts, [*captions_drawn.values()], seeds),
-        strict=True,
+        captions, judged.find_images(task, images, texts, [*captions.values()], seeds), strict=True
     )
 
 
-def _thumbnail(task: Any, name: str, side: int = SIDE) -> cards.Thumbnail:
+def _make_thumbnail(task: Any, name: str, side: int = THUMBNAIL_SIDE) -> cards.Thumbnail:
     image = stages.picture(task.media, name)
     return {"none": image} if isinstance(image, str) else cards.make_thumbnail(image, side)
 
 
 # --- the papers' numbers ---------------------------------------------------------------------------
 
-OF = ("dataset", "variant", "task", "metric", "kind", "direction", "type")
+KEY_COLUMNS = ("dataset", "variant", "task", "metric", "kind", "direction", "type")
 
 
 @lru_cache(maxsize=1)
 def paper_numbers() -> pd.DataFrame:
     """The numbers that authors print, as shares: their `source`, the `row` there (a model and its fine-tuning
-    data) and the columns `OF`. The file has per cent, as printed."""
+    data) and the columns `KEY_COLUMNS`. The file holds per cent, as printed."""
     file = Path(__file__).with_name("paper_numbers.csv")
     rows: Any = pd.read_csv(file, keep_default_na=False).to_dict("records")
     printed = frames.frame(rows)
@@ -368,25 +369,25 @@ def paper_numbers() -> pd.DataFrame:
 
 
 def paper_gaps() -> Iterator[dict[str, Any]]:
-    """See `Benchmark.paper_gaps`."""
-    place = ["source", "row", "dataset", "task"]
-    for (_, name, data, task), rows in paper_numbers().groupby(place, observed=True, sort=False):
-        for measure, *ends, _ in _LOST:
-            affirmed, denied = (frames.pick(rows, **end) for end in ends)
-            if affirmed and denied:
+    """The gaps between printed numbers (see `Benchmark.paper_gaps`)."""
+    columns = ["source", "row", "dataset", "task"]
+    for (_, name, data, task), rows in paper_numbers().groupby(columns, observed=True, sort=False):
+        for measure, *selections, _ in _GAP_MEASURES:
+            affirmed, negated = (frames.pick(rows, **selection) for selection in selections)
+            if affirmed and negated:
                 labels = {"model": name, "data": data, "measure": f"{measure}, {task} ({REPHRASED})"}
-                yield {**labels, "affirmed": affirmed["value"], "negated": denied["value"]}
+                yield {**labels, "affirmed": affirmed["value"], "negated": negated["value"]}
 
 
 def paper_estimates(source: str, run: Mapping[str, Any] | None) -> Iterator[PaperEstimate]:
-    """See `Benchmark.paper_estimates`: of one source."""
+    """The printed numbers of one source (see `Benchmark.paper_estimates`)."""
     printed = frames.select(paper_numbers(), source=source)
     if run:
-        listed = MODELS.get(run["summary"].get("row") or "")
-        name = listed.published.get(source) if listed else None
+        model = MODELS.get(run["summary"].get("row") or "")
+        name = model.published.get(source) if model else None
         dataset = run["summary"].get("dataset")
-        dataset = "coco" if dataset == NANO else dataset  # which drawn data stand for
+        dataset = "coco" if dataset == NANO else dataset  # nano data stand for COCO
         printed = frames.select(printed, row=name or (), dataset=dataset)
     for row in frames.records(printed):
-        key = {key: row[key] for key in OF if row[key]}
+        key = {column: row[column] for column in KEY_COLUMNS if row[column]}
         yield PaperEstimate(row["row"], key, row["value"], row["unit"], needs_all=row["task"] == RETRIEVAL)

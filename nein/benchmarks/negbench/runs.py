@@ -1,5 +1,5 @@
-"""The benchmark NegBench and the runs of `nein negbench eval`: a run is a model, alone or with a remedy, on a
-data set. Names, data and models are checked here; nothing is loaded."""
+"""The benchmark NegBench, the runs of `nein negbench eval`, and `nein negbench convert`. A run is a model,
+alone or with a remedy, on a data set; names, data and models are checked here, and nothing is loaded."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from nein.reporting.scores import ScoreTable
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRun(Run):
-    """A run with its tasks."""
+    """A run, and the tasks that its scores are made of."""
 
     tasks: ModelTasks
 
 
 def _make_model(choice: Choice, load: Callable[[], Any]) -> Model:
-    """The model of a stage, around which the remedy of `choice` is put. load: gives it without."""
+    """The model of a stage, with the remedy of `choice`. load: loads it without the remedy."""
     if choice.kind != "dual":
         return Model.one(choice.slug, load, references.find_place(choice.reference))
 
@@ -60,6 +60,8 @@ def _make_model(choice: Choice, load: Callable[[], Any]) -> Model:
 
 
 def _make_judge(config: EvalConfig, device: str) -> Model:
+    """The judge of the images that encoders find for a caption."""
+
     def load() -> Any:
         services = Services.create(config, config.cache_dir / "answers.sqlite")
         options = {"device": device.partition(":")[0], "dtype": config.dtype}
@@ -71,13 +73,14 @@ def _make_judge(config: EvalConfig, device: str) -> Model:
 def _make_run(
     config: EvalConfig,
     choice: Choice,
+    device: str,
+    *,
     model: Model | None,
     data: DataSet,
     tasks: Sequence[Task],
-    device: str,
     answers: Mapping[str, str],
 ) -> ModelRun:
-    """answers: of a log, by key."""
+    """The run of a model on a data set. model: None for a log of another harness. answers: by key."""
     identity: Row = {
         "model": references.identify(choice.asked),
         "kind": choice.kind,
@@ -113,20 +116,20 @@ def _make_run(
     folder = ResultsDir(config.out_dir / choice.slug / data.name)
     model_tasks = ModelTasks(folder, config, data, tasks, choice.kind, model, answers)
     judge = {"judge": references.identify(config.judge), **references.digest_models({"judge": config.judge})}
-    outputs, stages = {}, list[Stage]()
+    outputs, run_stages = {}, list[Stage]()
     if choice.kind == "dual":  # features, then verdicts on the images that captions find
-        stages = [model_tasks.pictures(), *map(model_tasks.sentences, model_tasks.tasks)]
+        run_stages = [model_tasks.pictures(), *map(model_tasks.sentences, model_tasks.tasks)]
         for task in tasks:
             if isinstance(task, RetrievalTask) and task.asked:
                 outputs[name_output(task)] = judge
-                stages.append(Judging(tasks=model_tasks, task=task, model=_make_judge(config, device)))
+                run_stages.append(Judging(tasks=model_tasks, task=task, model=_make_judge(config, device)))
     else:  # the questions of every task, and those of its baselines
         remote = references.find_place(choice.reference) == "remote"
         for stage, _ in (pair for task in tasks for pair in model_tasks.askings(task)):
             if stage.task.questions:
                 stage.asks = {choice.reference: 1} if remote else {}
-                stages.append(stage)
-    return ModelRun(folder, choice.name, identity, stages, facts, outputs, tasks=model_tasks)
+                run_stages.append(stage)
+    return ModelRun(folder, choice.name, identity, run_stages, facts, outputs, tasks=model_tasks)
 
 
 def convert(options: ConvertConfig) -> None:
@@ -167,14 +170,16 @@ class NegBench(Benchmark):
         }
         choices = [models.choose(name, kind) for kind, names in references_by_kind.items() for name in names]
         runner.name_folders((choice.slug, choice.asked) for choice in choices)
-        chosen = select_tasks(config)
-        if any(task.asked for _, tasks in chosen for task in tasks):
+        selected = select_tasks(config)
+        if any(task.asked for _, tasks in selected for task in tasks):
             judges.check(config.judge)
         all_runs: list[Run] = []
         for choice in {choice.slug: choice for choice in choices}.values():
             models.check(choice)
             load = Shared(functools.partial(models.load, choice, config, device))
-            pairs = [(data, [t for t in tasks if t.fits_model(choice.kind)]) for data, tasks in chosen]
+            pairs = [
+                (data, [task for task in tasks if task.fits_model(choice.kind)]) for data, tasks in selected
+            ]
             if not any(tasks for _, tasks in pairs):
                 raise UserError(
                     f"'{choice.asked}' fits none of these tasks: --model scores captions, --vlm and --match "
@@ -182,14 +187,14 @@ class NegBench(Benchmark):
                 )
             answers: dict[str, str] = {}
             if choice.kind == "log":
-                asked = [task for _, tasks in pairs for task in tasks]
-                questions = stages.export_questions(asked, config.seed)
+                all_tasks = [task for _, tasks in pairs for task in tasks]
+                questions = stages.export_questions(all_tasks, config.seed)
                 answers = harness.read_answers(expand_user(choice.reference), questions)
             for remedy in ("", *(config.mend if choice.kind == "dual" else ())):
-                arm = models.add_remedy(choice, remedy)
-                model = None if choice.kind == "log" else _make_model(arm, load)
-                for data, tasks in pairs:
-                    all_runs += [_make_run(config, arm, model, data, tasks, device, answers)] if tasks else []
+                variant = models.add_remedy(choice, remedy)
+                model = None if choice.kind == "log" else _make_model(variant, load)
+                make = functools.partial(_make_run, config, variant, device, model=model, answers=answers)
+                all_runs += [make(data=data, tasks=tasks) for data, tasks in pairs if tasks]
         return all_runs
 
     def scores(self, run: Any) -> ScoreTable:
@@ -207,18 +212,16 @@ class NegBench(Benchmark):
         return table.where(metric=("accuracy", "recall@1", f"satisfied@{max(KS)}"))
 
     def comparable_scores(self, table: ScoreTable, folder: Any) -> ScoreTable:
-        """Text-to-image recall at 1 by kind of caption, and accuracy by type of question, of each task and
+        """Text-to-image recall at 1 by kind of caption, and accuracy by type of question, for each task and
         wording."""
-        chosen = table.where(metric=("accuracy", "recall@1")).frame
-        chosen = chosen.reindex(columns=list(dict.fromkeys([*chosen, *DETAILS])))
-        chosen = chosen[chosen["direction"].isna() | (chosen["direction"] == TEXT_TO_IMAGE)]
-        task, wording, metric, kind, type_ = (
-            chosen[name].astype(object).fillna("") for name in ("task", "variant", "metric", "kind", "type")
-        )
-        metric_names = (metric + ", " + task + " " + wording).str.strip()
-        return ScoreTable(
-            chosen.assign(metric=metric_names.astype("category"), variant=(kind + type_).astype("category"))
-        )
+        rows = table.where(metric=("accuracy", "recall@1")).frame
+        rows = rows.reindex(columns=list(dict.fromkeys([*rows, *DETAILS])))
+        rows = rows[rows["direction"].isna() | (rows["direction"] == TEXT_TO_IMAGE)]
+        names = ("task", "variant", "metric", "kind", "type")
+        task, wording, metric, kind, type_ = (rows[name].astype(object).fillna("") for name in names)
+        metrics = (metric + ", " + task + " " + wording).str.strip().astype("category")
+        # A row has a kind (recall) or a type (accuracy), never both.
+        return ScoreTable(rows.assign(metric=metrics, variant=(kind + type_).astype("category")))
 
 
 NEGBENCH = NegBench()

@@ -1,6 +1,5 @@
-"""The page of finished NeIn runs: its finding, its notes, and a card for every sample.
-
-Torch is not imported; images are read for the cards only.
+"""The page of finished NeIn runs, in three parts: tables, the finding and notes in sentences, and a card for
+every sample. Torch is not imported; images are read for the cards only.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from nein.benchmarks.nein import calibrations, estimates, protocols, runs, secti
 from nein.benchmarks.nein.config import EvalConfig, ReportConfig
 from nein.benchmarks.nein.runs import DECLINED, NOT_EDITED, REMOVALS, TEMPLATES, RunDir
 from nein.benchmarks.runner import Finished
-from nein.datasets import nein as loading
+from nein.datasets import nein as nein_data
 from nein.datasets.nein import Sample
 from nein.engine import images
 from nein.loading.errors import UserError
@@ -40,12 +39,12 @@ HOW = (
 FID_SMALL = 5000  # images below which a note warns of its bias
 #: Source images below which the interval of a mean without a range covers less than it says: the study of
 #: docs/explanation/statistics.md.
-FEW = 30
+MIN_CLUSTERS = 30
 
 
 def make_page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Page | None:
-    """The page of these runs: `nein eval` writes its tables, if the stage report is selected; `nein report`
-    everything. Raises UserError."""
+    """The page of these runs: all of it for `nein report`; the tables alone for `nein eval`, or None if its
+    stage report is not selected. Raises UserError."""
     if isinstance(options, EvalConfig) and "report" not in options.stages:
         return None
     if not finished:
@@ -97,18 +96,20 @@ def make_page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) 
 def make_sides(
     loaded: Sequence[RunDir], controls: Mapping[str, RunDir] = MappingProxyType({})
 ) -> dict[str, Side]:
-    """The runs as `nein compare` pairs them. controls: editor -> its run of "Remove the X.", from which the
-    scores of the negative instructions are subtracted: the negation gap."""
+    """Label of a run -> its scores for `nein compare`. controls: editor -> its run of "Remove the X."; the
+    scores of that run minus those of the negative instructions are the negation gap."""
     sides = {}
     for run in loaded:
         # Without the column of tracks, runs of two tracks can be paired.
         scores = ScoreTable(run.table.frame.assign(variant=pd.Categorical([None] * len(run.table))))
-        control, removals, lost = controls.get(run.name), tuple(REMOVALS), None
+        control, removals, gap = controls.get(run.name), tuple(REMOVALS), None
         if control and run.track == "negative":
-            lost = control.table.where(metric=removals).less(run.table.where(metric=removals))
-        sides[run.label] = Side(scores, lost, {name: vars(entry) for name, entry in run.corpus().items()})
+            gap = control.table.where(metric=removals).less(run.table.where(metric=removals))
+        sides[run.label] = Side(scores, gap, {name: vars(entry) for name, entry in run.corpus().items()})
     return sides
 
+
+# --- finding and notes ---------------------------------------------------------------------
 
 #: Findings of runs without a gap: (selected estimates, sentence about the lowest, about the highest).
 _FINDINGS = (
@@ -130,20 +131,18 @@ def make_finding(frame: pd.DataFrame) -> list[str]:
     pairs, how much opposite sentences change an edit; else Removal. Empty without a judge."""
     change = '"Remove the X." becomes a sentence that says X is absent'
     for metric, judge in REMOVALS.items():
-        gaps, quantity = (
-            frames.select(frame, metric=metric, **estimates.OVERALL),
-            f"Removal (judged by {judge})",
-        )
+        gaps = frames.select(frame, metric=metric, **estimates.OVERALL)
+        quantity = f"Removal (judged by {judge})"
         if sentence := tables.widest(gaps, quantity=quantity, change=change, models="editors"):
             return [sentence]
-    for selection, lowest, highest in _FINDINGS:
+    for selection, low_text, high_text in _FINDINGS:
         for metric, judge in REMOVALS.items():
             table_rows = frames.select(frame, metric=metric, **selection).dropna(subset="value")
             if rows := sorted(frames.records(table_rows), key=lambda row: row["value"]):
-                sentence = lowest.format(rows[0]["model"], tables.text(rows[0]))
+                sentence = low_text.format(rows[0]["model"], tables.text(rows[0]))
                 if len(rows) > 1:
-                    last = tables.text(rows[-1], interval="none")
-                    sentence += f", {highest.format(rows[-1]['model'], last)}"
+                    highest = tables.text(rows[-1], interval="none")
+                    sentence += f", {high_text.format(rows[-1]['model'], highest)}"
                 return [f"{sentence} (judged by {judge})."]
     return []
 
@@ -159,7 +158,7 @@ def make_notes(frame: pd.DataFrame, loaded: Sequence[RunDir]) -> list[str]:
             f"FID of {min(sizes)} images is biased upward and not comparable with other sample sizes; a few "
             "thousand images are needed."
         )
-    sentences += few_clusters(results)
+    sentences += note_few_clusters(results)
     by_run: dict[str, list[Figure]] = {}
     for row in results:
         by_run.setdefault(f"{row['model']}/{row['variant']}", []).append(row)
@@ -173,7 +172,7 @@ def make_notes(frame: pd.DataFrame, loaded: Sequence[RunDir]) -> list[str]:
             sentences.append(f"the rows differ in {property_name}; they are not comparable with each other.")
     for name, rows in by_run.items():
         sentences += _explain_losses(name, rows)
-    sentences += _list_idle(loaded)
+    sentences += _note_idle_remedies(loaded)
     for run in loaded:
         stretched = [METRICS[name].title for name in run.metrics if "align" in METRICS[name].settings]
         if stretched and (count := sum(edit.reshaped for edit in run.edits.values())):
@@ -181,15 +180,15 @@ def make_notes(frame: pd.DataFrame, loaded: Sequence[RunDir]) -> list[str]:
                 f"{run.label}: {count} of {len(run.edits)} images came back with another aspect ratio and "
                 f"are stretched to the target's size for {', '.join(stretched)}."
             )
-        if lost := run.every.frame.dropna(subset="failed")["id"].nunique():
+        if unanswered := run.every.frame.dropna(subset="failed")["id"].nunique():
             calls = [call["command"] for call in run.about.get("invocations", []) if call.get("command")]
             advice = f"Retry with: {shlex.join(['nein', *calls[-1]])}" if calls else "Give the command again."
-            sentences.append(f"{run.label}: {lost} samples lack the answer of an endpoint. {advice}")
+            sentences.append(f"{run.label}: {unanswered} samples lack the answer of an endpoint. {advice}")
     return sentences
 
 
-def _list_idle(loaded: Sequence[RunDir]) -> Iterator[str]:
-    """A sentence for each run with a remedy that changed no image, though it changed requests."""
+def _note_idle_remedies(loaded: Sequence[RunDir]) -> Iterator[str]:
+    """Yields a sentence for each run whose remedy changed requests, but no image."""
     from nein.models.remedies.editors import AFFIRMED, AS_IT_IS
 
     edits = {run.label: run.edits for run in loaded}
@@ -199,18 +198,18 @@ def _list_idle(loaded: Sequence[RunDir]) -> Iterator[str]:
             continue
         changed = [row for row in run.edits.values() if not row.note.startswith((AFFIRMED, AS_IT_IS))]
         pairs = [(row.sha256, edits[name][row.id].sha256) for row in changed if row.id in edits[name]]
-        same = [digest == plain_digest for digest, plain_digest in pairs if digest and plain_digest]
-        if same and all(same):
+        equal = [digest == plain_digest for digest, plain_digest in pairs if digest and plain_digest]
+        if equal and all(equal):
             yield (
-                f"{run.label}: --mend {mend} did not act: all {len(same)} images are byte for byte those of "
+                f"{run.label}: --mend {mend} did not act: all {len(equal)} images are byte for byte those of "
                 f"{name}. These numbers do not show that the remedy is useless."
             )
 
 
-def few_clusters(results: Sequence[Figure]) -> Iterator[str]:
-    """A sentence about means of unbounded values over few source images."""
+def note_few_clusters(results: Sequence[Figure]) -> Iterator[str]:
+    """Yields a sentence if means of unbounded values come from few source images."""
     means = [row for row in results if METRICS[row["metric"]].span is None and row["metric"] != "fid"]
-    if few := [row for row in means if row["low"] is not None and row["clusters"] < FEW]:
+    if few := [row for row in means if row["low"] is not None and row["clusters"] < MIN_CLUSTERS]:
         names = ", ".join(dict.fromkeys(METRICS[row["metric"]].title for row in few))
         yield (
             f"{names}: intervals from {int(min(row['clusters'] for row in few))} source images. With skewed "
@@ -219,25 +218,25 @@ def few_clusters(results: Sequence[Figure]) -> Iterator[str]:
 
 
 def _explain_losses(name: str, rows: Sequence[Figure]) -> Iterator[str]:
-    """Why samples of a run are unscored: a sentence on failed edits, one on refused edits, then one per
-    metric with further unscored samples and their commonest reasons."""
-    reasons = {row["metric"]: frames.reasons(row) for row in rows}
-    asked, failed = max(row["n"] + row["unscored"] for row in rows), 0
-    for start, happened in {NOT_EDITED: "failed", DECLINED: "were refused by the editor"}.items():
-        lost = [{why: n for why, n in counts.items() if why.startswith(start)} for counts in reasons.values()]
-        if most := max((sum(counts.values()) for counts in lost), default=0):
-            example = next(reason for counts in lost for reason in counts).removeprefix(start)
-            yield f"{name}: {most} of {asked} edits {happened}, for instance: {example}"
+    """Yields why samples of a run are unscored: a sentence on failed edits, one on refused edits, then one
+    per metric with further unscored samples and their commonest reasons."""
+    reasons = {row["metric"]: frames.reasons(row) for row in rows}  # metric -> reason -> count
+    total, failed = max(row["n"] + row["unscored"] for row in rows), 0
+    for prefix, event in {NOT_EDITED: "failed", DECLINED: "were refused by the editor"}.items():
+        matches = [{r: n for r, n in counts.items() if r.startswith(prefix)} for counts in reasons.values()]
+        if most := max((sum(counts.values()) for counts in matches), default=0):
+            example = next(reason for counts in matches for reason in counts).removeprefix(prefix)
+            yield f"{name}: {most} of {total} edits {event}, for instance: {example}"
             failed += most
     for row in (row for row in rows if row["unscored"] > failed):
         counts = reasons[row["metric"]].items()
-        others = [f"{n} × {why}" for why, n in counts if not why.startswith((NOT_EDITED, DECLINED))]
-        more = f"{row['unscored'] - failed}{' more' if failed else ''} of {asked}"
-        why = f": {'; '.join(others[:3])}" if others else ""
-        yield f"{name}: {more} are unscored in {METRICS[row['metric']].title}{why}"
+        others = [f"{n} × {reason}" for reason, n in counts if not reason.startswith((NOT_EDITED, DECLINED))]
+        count = f"{row['unscored'] - failed}{' more' if failed else ''} of {total}"
+        causes = f": {'; '.join(others[:3])}" if others else ""
+        yield f"{name}: {count} are unscored in {METRICS[row['metric']].title}{causes}"
 
 
-# --- the samples of a page -----------------------------------------------------------------
+# --- cards of samples ----------------------------------------------------------------------
 
 COLUMNS = ("metric", "value", "reason", "evidence")
 #: Entries of a judge's evidence that the page shows; evidence.js formats them.
@@ -245,11 +244,11 @@ EVIDENCE = ("answer", "p_yes", "p_no", "score", "threshold", "before", "after", 
 
 
 def make_browser(loaded: Sequence[RunDir], options: ReportConfig) -> Part:
-    """The browser of samples: the image of every run, with verdicts, answers and scores. Without the data set
+    """The browser of samples: the images of all runs with verdicts, answers and scores. Without the data set,
     the images of samples and targets are missing."""
     note = ""
     try:
-        dataset = loading.reload(loaded[0].about["data"], options.data, options.split)
+        dataset = nein_data.reload(loaded[0].about["data"], options.data, options.split)
         records = {sample.id: sample for sample in dataset.samples}
     except (UserError, KeyError) as error:
         if options.data:
@@ -260,7 +259,7 @@ def make_browser(loaded: Sequence[RunDir], options: ReportConfig) -> Part:
     return cards.browser(
         cards.Samples(
             [cards.Member(run.label, (run.name, run.track), run.track == track) for run in loaded],
-            [_measure(METRICS[name]) for name in metrics],
+            [_make_measure(METRICS[name]) for name in metrics],
             chosen="removal_vqa" if "removal_vqa" in metrics else "",
             rivals=("removal_vqa", "removal_ovd", "Judges disagree"),
             spread="Editors disagree",
@@ -282,42 +281,40 @@ def make_cards(
     """A card per sample. records: id -> record, if the data are at hand; side: pixels of the longer side of
     images, 0 for none."""
     names = list(dict.fromkeys(name for run in loaded for name in run.edits))
-    pictures = cards.read_thumbnails(
-        (_list_image_sources(loaded, records.get(name), name) for name in names), side
-    )
+    image_sources = (_list_image_sources(loaded, records.get(name), name) for name in names)
     values = [[run.values(metric) for metric in metrics] for run in loaded]  # [run][metric]: sample -> value
     # A card shows the instruction of the first run that has the sample, preferably a negative one.
-    told_by = sorted(loaded, key=lambda run: run.track != "negative")
-    none: Thumbnail = {"none": "no pictures in this report"}
-    for name, thumbnails in zip(names, pictures, strict=True):
-        edits = thumbnails[2:] or [none] * len(loaded)
-        told = next(run.edits[name] for run in told_by if name in run.edits)
+    by_track = sorted(loaded, key=lambda run: run.track != "negative")
+    no_image: Thumbnail = {"none": "no pictures in this report"}
+    for name, thumbnails in zip(names, cards.read_thumbnails(image_sources, side), strict=True):
+        edit_thumbnails = thumbnails[2:] or [no_image] * len(loaded)
+        edit = next(run.edits[name] for run in by_track if name in run.edits)
         sample = records.get(name)
         caption = f" · caption: {sample.caption}" if sample else ""
         facets = {
-            "Object": told.object,
-            "Family": told.family,
-            "Instruction": None if told.template is None else TEMPLATES[told.template],
+            "Object": edit.object,
+            "Family": edit.family,
+            "Instruction": None if edit.template is None else TEMPLATES[edit.template],
         }
-        why = ["no removal asked" if name in run.edits else "not in this run" for run in loaded]
+        excuses = ["no removal asked" if name in run.edits else "not in this run" for run in loaded]
         yield cards.Card(
             name,
-            told.instruction,
-            f"source image {told.source_id} · object: {told.object}{caption}",
+            edit.instruction,
+            f"source image {edit.source_id} · object: {edit.object}{caption}",
             {key: [entry] for key, entry in facets.items() if entry},
             [
-                [_short(of_metric.get(name, words)) for of_metric in of_run]
-                for of_run, words in zip(values, why, strict=True)
+                [_round_value(metric_values.get(name, excuse)) for metric_values in run_values]
+                for run_values, excuse in zip(values, excuses, strict=True)
             ],
             [*zip(("sample", "target"), thumbnails[:2], strict=False)],
-            said=[_make_reply(*each, name, metrics) for each in zip(loaded, edits, strict=True)],
+            said=[_make_reply(*pair, name, metrics) for pair in zip(loaded, edit_thumbnails, strict=True)],
         )
 
 
 def _list_image_sources(
     loaded: Sequence[RunDir], sample: Sample | None, name: str
 ) -> list[str | dict[str, str]]:
-    """The files of a sample, its target and every edit, in this order; or why there is none."""
+    """Where the images of a sample are: input, target, then the edit of each run; or why there is none."""
     image_sources: list[str | dict[str, str]] = [{"none": "not at hand"}] * 2
     if sample is not None:
         image_sources = [str(sample.sample_path), str(sample.source_path)]
@@ -330,12 +327,12 @@ def _list_image_sources(
     return image_sources
 
 
-def _make_reply(run: RunDir, picture: Thumbnail, name: str, metrics: Sequence[str]) -> cards.CardReply:
+def _make_reply(run: RunDir, thumbnail: Thumbnail, name: str, metrics: Sequence[str]) -> cards.CardReply:
     """A run's edit on a card: boxes, a line of facts, and a row per score (index of the metric, value,
     reason, evidence)."""
     edit = run.edits.get(name)
     if edit is None:
-        return cards.CardReply(picture)
+        return cards.CardReply(thumbnail)
     seed = "" if edit.seed is None else f"seed {edit.seed}"
     parts = [edit.instruction, seed, edit.why_not if edit.error else "", edit.note]
     rows, boxes = [], []
@@ -345,20 +342,19 @@ def _make_reply(run: RunDir, picture: Thumbnail, name: str, metrics: Sequence[st
         evidence = {key: row.detail[key] for key in EVIDENCE if key in row.detail}
         extras = [row.reason, evidence] if row.detail else [row.reason] if row.reason else []
         rows.append([metrics.index(row.metric), row.value, *extras])
-    size = images.read_size(run.image_path(edit)) if boxes and isinstance(picture, str) else ()
-    return cards.CardReply(
-        picture, size, boxes if size else (), line=" · ".join(filter(None, parts)), rows=rows
-    )
+    size = images.read_size(run.image_path(edit)) if boxes and isinstance(thumbnail, str) else ()
+    line = " · ".join(filter(None, parts))
+    return cards.CardReply(thumbnail, size, boxes if size else (), line=line, rows=rows)
 
 
-def _measure(metric: Metric) -> cards.Measure:
+def _make_measure(metric: Metric) -> cards.Measure:
     badge = (REMOVALS[metric.name], "removed", "still there") if metric.name in REMOVALS else None
     digits = 2 if metric.scale == 1 else 1
     return cards.Measure(metric.name, metric.title, metric.higher_is_better, metric.scale, digits, badge)
 
 
-def _short(value: float | str | None) -> float | int | str | None:
-    """The value with five digits, which is enough to sort and show; whole numbers as int."""
+def _round_value(value: float | str | None) -> float | int | str | None:
+    """The value with five digits, which are enough to sort and show; a whole number as int."""
     if value is None or isinstance(value, str):
         return value
     number = float(f"{value:.5g}")
