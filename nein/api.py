@@ -309,7 +309,7 @@ class Result:
 
     def __repr__(self) -> str:
         sheets = tables.sheets(self.shown, self.figures)
-        return "\n\n".join(tables.plain(sheet, 20) for sheet in sheets) + f"\n{self.out}"
+        return "\n\n".join(tables.format_plain(sheet, 20) for sheet in sheets) + f"\n{self.out}"
 
 
 class EditingResult(Result):

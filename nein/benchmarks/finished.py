@@ -96,7 +96,7 @@ def compare(options: CompareConfig) -> str | int:
     elif form == "text":
         text = headline(figures, [table], [table.note], ["Every row: --format md, csv or tex"])
     else:
-        text = tables.latex(sheet) if form == "tex" else tables.markdown([sheet], "Comparison")
+        text = tables.format_latex(sheet) if form == "tex" else tables.format_markdown([sheet], "Comparison")
     if options.fail_if_worse is None or not (worse := comparing.list_worse(rows, options.fail_if_worse)):
         return text
     print(text, end="")

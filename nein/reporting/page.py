@@ -111,14 +111,14 @@ def write(out: Path, figures: pd.DataFrame, page: Page, formats: Sequence[str] =
     files: dict[Path, str | bytes] = {}
     if "md" in formats:
         notes, findings = filter(None, [page.subtitle, *page.notes]), dict.fromkeys(page.findings)
-        text = tables.markdown(sheets, page.title, [*notes], [*findings])
+        text = tables.format_markdown(sheets, page.title, [*notes], [*findings])
         files[out.with_suffix(".md") if is_page else out / "table.md"] = text
     if "csv" in formats:
         files[out.with_suffix(".csv") if is_page else out / "figures.csv"] = frames.to_csv(figures)
     for sheet in sheets if "tex" in formats else ():
         file = folder / f"{before}tables" / f"{sheet.key}.tex"
-        files[file] = tables.latex(sheet)
-        files[file.with_stem(f"{sheet.key}-compact")] = tables.latex(sheet, compact=True)
+        files[file] = tables.format_latex(sheet)
+        files[file.with_stem(f"{sheet.key}-compact")] = tables.format_latex(sheet, compact=True)
     if "plots" in formats:
         for plot, images in (drawing for part in shown for drawing in part.drawings):
             for kind, data in images.items():
@@ -143,7 +143,7 @@ def headline(
     room, printed = LINES - len(sentences), []
     sheets = tables.sheets(table_list, figures)[: max(1, room // 6)]
     for index, sheet in enumerate(sheets):
-        printed.append(tables.plain(sheet, max(1, room // (len(sheets) - index) - 4)))
+        printed.append(tables.format_plain(sheet, max(1, room // (len(sheets) - index) - 4)))
         room -= printed[-1].count("\n") + 2  # and an empty line
     return "\n\n".join([*printed, "\n".join(sentences)] if sentences else printed) + "\n"
 

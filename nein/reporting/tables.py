@@ -1,7 +1,8 @@
-"""Estimates as text, and tables: pivots of the frame of estimates, written by pandas.
+"""Formats estimates as text, pivots the frame of estimates into tables, and writes these for a terminal, as
+Markdown and as LaTeX.
 
-Only the unit decides the digits, so that an estimate looks the same in every table, caption and badge. Rows
-and columns without an estimate do not appear, so that a table fits runs with few metrics and with many.
+The unit alone decides the digits, so an estimate looks the same in every table, caption and badge. Rows and
+columns without an estimate do not appear, so a table fits runs with few metrics and with many.
 """
 
 from __future__ import annotations
@@ -19,23 +20,26 @@ from nein.reporting.figures import UNITS, Figure
 
 DASH = "–"
 Interval = Literal["ends", "reach", "none"]
-#: What a cell shows of the figures that belong to it, at least one.
+#: Makes the text of a cell from the estimates that belong to it, at least one.
 Show = Callable[[Sequence[Figure]], str]
 Names = Mapping[str, str] | Callable[[str], str]
 
 
+# --- estimates as text ---------------------------------------------------------------------
+
+
 def number(value: float | None, unit: str, *, digits: int | None = None, sign: bool = False) -> str:
-    """ "88.4"; with `sign` "+88.4"."""
+    """A value in the digits of its unit: "88.4"; with `sign` "+88.4"."""
     if value is None:
         return DASH
-    scale, usual = UNITS[unit]
-    digits = usual if digits is None else digits
+    scale, unit_digits = UNITS[unit]
+    digits = unit_digits if digits is None else digits
     return f"{round(scale * value, digits) + 0.0:{'+' if sign else ''}.{digits}f}"  # no "-0.0"
 
 
 def text(figure: Figure | None, *, interval: Interval = "ends", digits: int | None = None) -> str:
-    """An estimate with its interval. "ends": [low, high]; "reach": ±, if both ends are equally far at the
-    shown digits, else the ends."""
+    """An estimate with its interval. "ends": [low, high]; "reach": ±, if both ends are equally far in the
+    digits that are shown, else as "ends"."""
     if figure is None or figure["value"] is None:
         return DASH
     unit, low, high = figure["unit"], figure.get("low"), figure.get("high")
@@ -60,18 +64,18 @@ def widest(gaps: pd.DataFrame, *, quantity: str, change: str, models: str = "mod
     if not measured:
         return None
     measured.sort(key=lambda row: -row["value"])
-    first, last = measured[0], measured[-1]
-    entries = {"model": first["model"], "source": first.get("source", "")}
+    largest, smallest = measured[0], measured[-1]
+    entries = {"model": largest["model"], "source": largest.get("source", "")}
     ends = [frames.pick(gaps, **entries, statistic=end) for end in ("affirmed", "negated")]
     shares = " to ".join(f"{text(end, interval='none')} %" for end in ends)
-    loss = f"{quantity} goes from {shares} when {change}: a gap of {text(first)} points"
+    loss = f"{quantity} goes from {shares} when {change}: a gap of {text(largest)} points"
     if len(measured) == 1:
-        return f"With {first['model']}, {loss}."
-    most = f"Of {len(measured)} {models}, {first['model']} loses most: {loss}"
-    return f"{most}; {last['model']} loses least: {text(last)}."
+        return f"With {largest['model']}, {loss}."
+    sentence = f"Of {len(measured)} {models}, {largest['model']} loses most: {loss}"
+    return f"{sentence}; {smallest['model']} loses least: {text(smallest)}."
 
 
-# --- what a cell shows ---------------------------------------------------------------------
+# --- cells: functions that make a cell's text from its estimates ---------------------------
 
 
 def estimate(interval: Interval = "ends", digits: int | None = None) -> Show:
@@ -85,7 +89,7 @@ def value(digits: int | None = None) -> Show:
 
 
 def count(column: str = "n") -> Show:
-    """Shows a column of counts: the common count, or their range: "48", "46-48"."""
+    """Shows a column of counts: one number, "48", or a range, "46-48"."""
 
     def show(figures: Sequence[Figure]) -> str:
         ends = sorted({figure[column] for figure in figures if figure[column] is not None})
@@ -95,7 +99,7 @@ def count(column: str = "n") -> Show:
 
 
 def count_scored(figures: Sequence[Figure]) -> str:
-    """The range of scored samples, of all samples: "46-48 of 48"; for published estimates their samples."""
+    """Shows the scored samples, of all samples: "46-48 of 48"; without the latter for published estimates."""
     totals = {figure["n"] + figure["unscored"] for figure in figures if figure["unscored"] is not None}
     return f"{count()(figures)} of {max(totals):.10g}" if totals else count()(figures)
 
@@ -104,9 +108,9 @@ def p_value(column: str = "p") -> Show:
     """Shows "0.012"; for the column "p" the smallest possible p, if it is 0.05 or more."""
 
     def show(figures: Sequence[Figure]) -> str:
-        p, least = figures[0].get(column), figures[0].get("p_least") if column == "p" else None
-        if least is not None and least >= 0.05:
-            return f"never below {least:.2g} here"
+        p, minimum = figures[0].get(column), figures[0].get("p_least") if column == "p" else None
+        if minimum is not None and minimum >= 0.05:
+            return f"never below {minimum:.2g} here"
         return DASH if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
     return show
@@ -122,7 +126,7 @@ def entry(column: str) -> Show:
 
 @dataclass(frozen=True)
 class Row:
-    """A column of the frame whose entries name the rows. names: entry -> its text."""
+    """A column of the frame whose entries name the rows. names: entry -> text to show."""
 
     column: str
     title: str | None = None
@@ -141,8 +145,8 @@ class Column:
     names: Names = field(default_factory=dict)
     order: Sequence[str] = ()
 
-    def each(self, figures: Sequence[Figure]) -> Iterator[Column]:
-        """One for every entry of `by`."""
+    def expand(self, figures: Sequence[Figure]) -> Iterator[Column]:
+        """Yield one column for every entry of `by`."""
         if not self.by:
             yield self
             return
@@ -152,10 +156,10 @@ class Column:
         for name in dict.fromkeys((*(name for name in self.order if name in entries), *entries)):
             if name != "":
                 where = {**self.where, self.by: name}
-                yield replace(self, title=_name(self.names, name), where=where, by="")
+                yield replace(self, title=_find_name(self.names, name), where=where, by="")
 
 
-def _name(names: Names, name: str) -> str:
+def _find_name(names: Names, name: str) -> str:
     return names(name) if callable(names) else names.get(name, name)
 
 
@@ -164,8 +168,8 @@ COUNTS = (Column("scored", show=count_scored),)
 
 @dataclass(frozen=True)
 class Table:
-    """A pivot. key: anchor and file name; rows: the columns of the frame that name a row, from left to right;
-    where: entries for `figures.select` (default: the task `key`)."""
+    """A pivot to make of the frame. key: anchor, file name; rows: the columns of the frame that name a row,
+    from left to right; where: entries for `figures.select` (default: the task `key`)."""
 
     key: str
     title: str
@@ -174,27 +178,27 @@ class Table:
     where: Mapping[str, Any] | None = None
     note: str = ""
 
-    def sheet(self, figures: pd.DataFrame) -> Sheet:
+    def sheet(self, frame: pd.DataFrame) -> Sheet:
+        """Make the table's text from the frame of estimates."""
         where = {"task": self.key} if self.where is None else self.where
-        chosen = frames.records(figures, **where)
-        # What names a row -> its figures.
-        rows_of: dict[tuple[str, ...], list[Figure]] = {}
-        for figure in chosen:
-            rows_of.setdefault(tuple(figure.get(row.column, "") for row in self.rows), []).append(figure)
-        columns = [
-            (row.column if row.title is None else row.title, [_name(row.names, key[k]) for key in rows_of])
-            for k, row in enumerate(self.rows)
-        ]
-        names = sum(any(cells) for _, cells in columns)
-        for column in itertools.chain.from_iterable(part.each(chosen) for part in self.columns):
-            cells = [
-                [figure for figure in row if frames.matches(figure, **column.where)]
-                for row in rows_of.values()
-            ]
-            columns.append((column.title, [column.show(some) if some else DASH for some in cells]))
+        selected = frames.records(frame, **where)
+        groups: dict[tuple[str, ...], list[Figure]] = {}  # entries that name a row -> its estimates
+        for figure in selected:
+            groups.setdefault(tuple(figure.get(row.column, "") for row in self.rows), []).append(figure)
+        columns = []  # (title, cells) each
+        for k, row in enumerate(self.rows):
+            title = row.column if row.title is None else row.title
+            columns.append((title, [_find_name(row.names, key[k]) for key in groups]))
+        name_count = sum(any(cells) for _, cells in columns)
+        for column in itertools.chain.from_iterable(part.expand(selected) for part in self.columns):
+            cells = []
+            for group in groups.values():
+                figures = [figure for figure in group if frames.matches(figure, **column.where)]
+                cells.append(column.show(figures) if figures else DASH)
+            columns.append((column.title, cells))
         columns = [(title, cells) for title, cells in columns if {*cells} - {"", DASH}]
         rows = [[*row] for row in zip(*(cells for _, cells in columns), strict=True)]
-        return Sheet(self.key, self.title, [title for title, _ in columns], rows, self.note, names)
+        return Sheet(self.key, self.title, [title for title, _ in columns], rows, self.note, name_count)
 
 
 _NUMBER = re.compile(rf"^(?:{DASH}|(?:[+-]|< )?\d[^A-Za-z]*|)$")
@@ -203,7 +207,7 @@ _INTERVAL = re.compile(r" (?:± [\d.]+|\[[^]]*\])")
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table as text. names: the number of columns, from the left, that name a row."""
+    """The text of a table. names: the number of columns, from the left, that name a row."""
 
     key: str
     title: str
@@ -212,7 +216,7 @@ class Sheet:
     note: str = ""
     names: int = 1
 
-    def numbers(self) -> list[bool]:
+    def find_numbers(self) -> list[bool]:
         """Whether each column holds numbers, which are right-aligned: "88.4 [87.1, 89.6]", "–"."""
         columns = [*zip(*self.rows, strict=True)]
         return [all(map(_NUMBER.match, cells)) and {*cells} != {DASH} for cells in columns]
@@ -226,24 +230,24 @@ class Sheet:
             and all(re.fullmatch(r"[\d.]+", cell) for cell in contents.pop())
         )
 
-    def best(self) -> set[tuple[int, int]]:
+    def find_best(self) -> set[tuple[int, int]]:
         """(row, column) of the best numbers below ↑ and ↓, among rows that differ in the first name alone."""
         result: set[tuple[int, int]] = set()
         groups = pd.Series(range(len(self.rows))).groupby([str(row[1 : self.names]) for row in self.rows])
-        for column, (title, is_number) in enumerate(zip(self.columns, self.numbers(), strict=True)):
+        for column, (title, is_number) in enumerate(zip(self.columns, self.find_numbers(), strict=True)):
             if not is_number or title[-1:] not in "↑↓":
                 continue
             for _, members in groups:
-                cells = pd.Series({place: self.rows[place][column].partition(" ")[0] for place in members})
+                cells = pd.Series({row: self.rows[row][column].partition(" ")[0] for row in members})
                 values = pd.to_numeric(cells, errors="coerce").dropna()
                 best = values.max() if title[-1] == "↑" else values.min()
                 if values.nunique() > 1:
-                    result |= {(place, column) for place in values.index[values == best]}
+                    result |= {(row, column) for row in values.index[values == best]}
         return result
 
 
-def sheets(tables: Iterable[Table], figures: pd.DataFrame) -> list[Sheet]:
-    return [sheet for table in tables if (sheet := table.sheet(figures)).rows]
+def sheets(tables: Iterable[Table], frame: pd.DataFrame) -> list[Sheet]:
+    return [sheet for table in tables if (sheet := table.sheet(frame)).rows]
 
 
 # --- tables as files -----------------------------------------------------------------------
@@ -255,60 +259,60 @@ _LATEX = str.maketrans(
 )
 
 
-def plain(sheet: Sheet, lines: int) -> str:
-    """The text for a terminal: the title above the table, with at most `lines` rows."""
-    fit = len(sheet.rows) if len(sheet.rows) <= lines else lines - 1
-    more = f"\n... {len(sheet.rows) - fit} rows more" if fit < len(sheet.rows) else ""
-    return f"{sheet.title}\n{pipes(sheet.rows[:fit], sheet.columns, 'simple')}{more}"
+def format_plain(sheet: Sheet, lines: int) -> str:
+    """Format a sheet for a terminal: its title above the table, which has at most `lines` rows."""
+    count = len(sheet.rows) if len(sheet.rows) <= lines else lines - 1
+    end = f"\n... {len(sheet.rows) - count} rows more" if count < len(sheet.rows) else ""
+    return f"{sheet.title}\n{pipes(sheet.rows[:count], sheet.columns, 'simple')}{end}"
 
 
-def markdown(
+def format_markdown(
     sheets: Iterable[Sheet], title: str, notes: Sequence[str] = (), findings: Sequence[str] = ()
 ) -> str:
-    """All sheets under headings, then the findings, then notes."""
+    """Format all sheets under headings, then the findings, then the notes."""
     parts = [f"# {title}"]
     for sheet in sheets:
-        rows = [[*map(markdown_cell, row)] for row in sheet.rows]
-        parts += [f"## {sheet.title}", pipes(rows, [*map(markdown_cell, sheet.columns)])]
+        rows = [[*map(escape_markdown, row)] for row in sheet.rows]
+        parts += [f"## {sheet.title}", pipes(rows, [*map(escape_markdown, sheet.columns)])]
         parts += [sheet.note] if sheet.note else []
     parts += ["\n".join(f"- {sentence}" for sentence in findings)] if findings else []
     return "\n\n".join([*parts, *(f"Note: {note}" for note in notes)]) + "\n"
 
 
 def pipes(rows: Sequence[Sequence[Any]], heads: Sequence[str], form: str = "pipe") -> str:
-    """A table of unchanged cells, for Markdown or, "simple", for a terminal."""
+    """Format unchanged cells as a table: for Markdown ("pipe") or a terminal ("simple")."""
     frame = pd.DataFrame(list(rows), columns=list(heads), dtype=object)
     return frame.to_markdown(tablefmt=form, index=False, disable_numparse=True)
 
 
-def latex(sheet: Sheet, compact: bool = False) -> str:
-    """A `table` for \\usepackage{booktabs}, above 40 rows a `longtable`: numbers are right-aligned, the best
-    bold. compact: without intervals."""
-    numbers, best, rows = sheet.numbers(), sheet.best(), []
-    for place, row in enumerate(sheet.rows):
+def format_latex(sheet: Sheet, compact: bool = False) -> str:
+    """Format a sheet as a `table` for \\usepackage{booktabs}, above 40 rows as a `longtable`: numbers are
+    right-aligned, the best bold. compact: without intervals."""
+    numbers, best, rows = sheet.find_numbers(), sheet.find_best(), []
+    for index, row in enumerate(sheet.rows):
         cells = []
         for column, cell in enumerate(row):
-            text = latex_text(_INTERVAL.sub("", cell) if compact and numbers[column] else cell)
+            cell = escape_latex(_INTERVAL.sub("", cell) if compact and numbers[column] else cell)
             if numbers[column]:
-                text = re.sub(r"(?<!\d)-(?=\d)", "$-$", text)  # a minus, not the hyphen of a range
-            cells.append(rf"\textbf{{{text}}}" if (place, column) in best else text)
+                cell = re.sub(r"(?<!\d)-(?=\d)", "$-$", cell)  # a minus, not the hyphen of a range
+            cells.append(rf"\textbf{{{cell}}}" if (index, column) in best else cell)
         rows.append(cells)
-    text = pd.DataFrame(rows, columns=[*map(latex_text, sheet.columns)]).to_latex(
+    table = pd.DataFrame(rows, columns=[*map(escape_latex, sheet.columns)]).to_latex(
         index=False,
         escape=False,
         column_format="".join("r" if is_number else "l" for is_number in numbers),
-        caption=latex_text(f"{sheet.title}. {sheet.note}".strip()),
+        caption=escape_latex(f"{sheet.title}. {sheet.note}".strip()),
         label=f"tab:nein-{sheet.key.replace('_', '-')}",
         longtable=len(sheet.rows) > 40,
     )
-    return f"% Needs \\usepackage{{booktabs,longtable}} and UTF-8.\n{text}"
+    return f"% Needs \\usepackage{{booktabs,longtable}} and UTF-8.\n{table}"
 
 
-def latex_text(text: str) -> str:
+def escape_latex(text: str) -> str:
     return re.sub(r'"([^"]*)"', r"``\1''", _one_line(text).translate(_LATEX))
 
 
-def markdown_cell(text: str) -> str:
+def escape_markdown(text: str) -> str:
     text = _one_line(text).replace("\\", "\\\\").replace("|", "\\|")
     return text.replace("<", "&lt;").replace("](", "]\\(")
 

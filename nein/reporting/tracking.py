@@ -73,7 +73,7 @@ def log(
             if hasattr(opened, "log_table"):  # of Weights & Biases
                 opened.log_table(sheet.title, columns=sheet.columns, data=sheet.rows)
             elif tracker == "tensorboard":
-                opened.tracker.add_text(sheet.title, tables.markdown([sheet], out.name), 0)
+                opened.tracker.add_text(sheet.title, tables.format_markdown([sheet], out.name), 0)
         for path in pictures if tracker in _LAYOUT else ():  # a batch of one, NHWC
             name = path.relative_to(out).with_suffix("").as_posix()
             opened.log_images({name: images.decode(path)[None]}, step=0, **_LAYOUT[tracker])

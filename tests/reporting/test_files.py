@@ -72,7 +72,7 @@ def test_a_page_without_pictures_and_without_data_still_has_its_numbers(out, tmp
     )
     report([str(alone), "-o", str(tmp_path / "r.html"), "--formats", "html,csv"])
     html = (tmp_path / "r.html").read_text()
-    assert "Pictures of samples and targets are missing" in html
+    assert "Images of samples and targets are missing" in html
     assert "the file is missing" in html
     report([str(alone), "-o", str(tmp_path / "bare.html"), "--formats", "html", "--thumbnails", "0"])
     assert "the file is missing" not in (tmp_path / "bare.html").read_text()
@@ -90,16 +90,16 @@ NASTY = Sheet("k", "T & t", ["a|b", "c"], [["x|y<b>\n\x1b[31m", "50% _{}^~\\$#"]
 
 
 def test_tables_escape_what_their_format_would_obey():
-    markdown = tables.markdown([NASTY], "t")
+    markdown = tables.format_markdown([NASTY], "t")
     assert "x\\|y&lt;b>" in markdown
     assert "\x1b" not in markdown
-    assert tables.markdown_cell("[a](b)") == "[a]\\(b)"  # no link, and one backslash only
-    assert tables.latex_text("50% _{}^~\\$#&") == (
+    assert tables.escape_markdown("[a](b)") == "[a]\\(b)"  # no link, and one backslash only
+    assert tables.escape_latex("50% _{}^~\\$#&") == (
         r"50\% \_\{\}\textasciicircum{}\textasciitilde{}\textbackslash{}\$\#\&"
     )
     long = Sheet("long", "L", ["a"], [[str(i)] for i in range(50)])
-    assert r"\begin{longtable}{r}" in tables.latex(long)
-    assert r"\begin{table}" in tables.latex(NASTY)
+    assert r"\begin{longtable}{r}" in tables.format_latex(long)
+    assert r"\begin{table}" in tables.format_latex(NASTY)
 
 
 def test_latex_has_numbers_at_the_right_the_best_in_bold_and_a_real_minus():
@@ -109,12 +109,12 @@ def test_latex_has_numbers_at_the_right_the_best_in_bold_and_a_real_minus():
         ["a", "denied", "99.0 [98.0, 99.9]", "–", "0.0", "6"],
     ]
     sheet = Sheet("t", "T", ["model", "how", "Removal ↑", "FID ↓", "change", "n"], rows, names=2)
-    text = tables.latex(sheet)
+    text = tables.format_latex(sheet)
     assert r"\begin{tabular}{llrrrr}" in text
     assert r"a & told & \textbf{24.6 [18.9, 31.0]} & 1.5 $\pm$ 0.2 & $-$3.1 [$-$4.0, 2.0] & 5-6 \\" in text
     assert r"b & told & 20.4 [15.1, 26.7] & \textbf{0.5 $\pm$ 0.1} & 2.0" in text
     assert "a & denied & 99.0 [98.0, 99.9] & -- &" in text  # nothing to be better than
-    assert r"a & told & \textbf{24.6} & 1.5 & $-$3.1 & 5-6 \\" in tables.latex(sheet, compact=True)
+    assert r"a & told & \textbf{24.6} & 1.5 & $-$3.1 & 5-6 \\" in tables.format_latex(sheet, compact=True)
 
 
 def test_compare_has_the_gap_between_editors_as_a_row(tmp_path, rows, capsys):

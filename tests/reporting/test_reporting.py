@@ -109,7 +109,7 @@ def test_a_table_shows_what_is_there_and_leaves_out_what_says_nothing(frame):
     only = table.sheet(figures.select(frame, variant="negated"))
     assert only.columns == ["model", "negated", "scored"]
     assert tables.sheets([table], frame[:0]) == []
-    assert "unsure\\|er" in tables.markdown([sheet], "t")
+    assert "unsure\\|er" in tables.format_markdown([sheet], "t")
     assert "Accuracy\nmodel" in page.headline(frame, TABLES)
 
 
