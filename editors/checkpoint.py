@@ -1,4 +1,4 @@
-"""Loading of diffusers pipelines from a folder or the hub, their LoRA weights, and a hash of their content.
+"""Load and check diffusers pipelines from a folder or the hub, fuse LoRA weights, and hash their content.
 
 Weights are safetensors, or tensors in .bin files that are read without running code (weights_only=True).
 """
@@ -38,9 +38,9 @@ from nein.loading.weights import align, check_loaded, check_tokenizer
 _PARTS: dict[str, Any] = {
     "unet": UNet2DConditionModel, "vae": AutoencoderKL, "text_encoder": CLIPTextModel,
 }  # fmt: skip
-#: Name of one of the two matrices of a LoRA module in files of peft, diffusers and kohya.
-_HALF = re.compile(r"(.*)[._](?:lora_A|lora_B|lora_down|lora_up|down|up)(?:\.\w+)?\.weight")
-#: File in a converted pipeline: what it was converted from.
+#: Name of one of the two matrices of a LoRA module (group 1) in files of peft, diffusers and kohya.
+_LORA_MATRIX = re.compile(r"(.*)[._](?:lora_A|lora_B|lora_down|lora_up|down|up)(?:\.\w+)?\.weight")
+#: File in a converted pipeline that names its source.
 ORIGIN = "origin.json"
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class LoadedPipeline:
     """A pipeline on the CPU in float32, and its origin.
 
     weights_sha256  Over tensors (float32) and configuration of UNet, VAE, text encoder and tokenizer.
-    published       Class that the checkpoint declares, and what it was converted from.
+    published       Class that the checkpoint declares, and its source if it was converted.
     """
 
     pipeline: Any
@@ -89,10 +89,10 @@ def load_pipeline(
     images.
     """
     if (file := expand_user(checkpoint)).is_file():
+        if file.suffix == ".py":
+            raise EditorError(f"'{checkpoint}' is a Python file; pass its function: {checkpoint}:FUNCTION")
         raise EditorError(
-            f"'{checkpoint}' is a Python file; pass a function in it: {checkpoint}:FUNCTION"
-            if file.suffix == ".py"
-            else f"'{checkpoint}' is a single file, but an editor is a folder; make one with `nein convert "
+            f"'{checkpoint}' is a single file, but an editor is a folder; make one with `nein convert "
             f"{file.name} FOLDER --ema` (or --no-ema), which runs no code of it"
         )
     with explain_errors(checkpoint):
@@ -116,16 +116,16 @@ def load_pipeline(
         if tuned is not None:
             add_lora(pipeline, tuned)
     pipeline.set_progress_bar_config(disable=True)
-    return _digest(pipeline, checkpoint, published)
+    return _make_loaded(pipeline, checkpoint, published)
 
 
 def wrap_pipeline(pipeline: Any) -> LoadedPipeline:
     """LoadedPipeline of the caller's StableDiffusionInstructPix2PixPipeline. Raises EditorError."""
     check_channels(pipeline.unet.config.in_channels, "the pipeline in memory", (8,))
-    return _digest(pipeline, "the pipeline in memory", {})
+    return _make_loaded(pipeline, "the pipeline in memory", {})
 
 
-def _digest(pipeline: Any, name: str, published: Json) -> LoadedPipeline:
+def _make_loaded(pipeline: Any, name: str, published: Json) -> LoadedPipeline:
     check_tokenizers(pipeline, name)
     parts = {part: getattr(pipeline, part) for part in _PARTS}
     return LoadedPipeline(pipeline, content_hash(parts, [pipeline.tokenizer]), published)
@@ -155,17 +155,16 @@ def locate(reference: str, revision: str | None = None) -> tuple[str, str | None
 
 def load_complete(cls: Any, checkpoint: str, source: str, revision: str | None, **arguments: Any) -> Any:
     """Load a model. Raises EditorError for missing weights; warns of weights and options that its class
-    ignores. arguments: of `from_pretrained`, which without `use_safetensors` also reads tensors in .bin
-    files."""
+    ignores. arguments: for `from_pretrained`; without `use_safetensors` it also reads .bin files."""
     model, info = cls.from_pretrained(source, revision=revision, output_loading_info=True, **arguments)
     check_loaded(cls, info, checkpoint)
-    if others := sorted(info["unexpected_keys"]):
+    if unread := sorted(info["unexpected_keys"]):
         text = "%s has %d weights that its %s does not read, first '%s'"
-        logger.warning(text, checkpoint, len(others), cls.__name__, others[0])
+        logger.warning(text, checkpoint, len(unread), cls.__name__, unread[0])
     if issubclass(cls, ModelMixin):
         config = cls.load_config(source, revision=revision, subfolder=arguments.get("subfolder"))
-        if unknown := sorted(cls.extract_init_dict(dict(config))[1]):
-            library, names = f"diffusers {version('diffusers')}", ", ".join(unknown)
+        if ignored := sorted(cls.extract_init_dict(dict(config))[1]):
+            library, names = f"diffusers {version('diffusers')}", ", ".join(ignored)
             text = "%s: %s of %s ignores %s of its configuration"
             logger.warning(text, checkpoint, cls.__name__, library, names)
     return model
@@ -175,18 +174,19 @@ def check_parts(index: Mapping[str, Any], checkpoint: str, source: str, revision
     """`load_complete` for every model in a pipeline's index, on the device "meta", which takes no memory."""
     libraries: dict[Any, Any] = {"diffusers": diffusers, "transformers": transformers}
     for part, entry in index.items():
-        library, name, *spec = entry if isinstance(entry, list) else (None, None)
+        library, name, *block_specs = entry if isinstance(entry, list) else (None, None)
         cls = getattr(libraries.get(library), name or "", None)
         if not (isinstance(cls, type) and issubclass(cls, ModelMixin | PreTrainedModel)):
             continue
-        origin, folder, version = source, part, revision
-        if spec and not (is_local(source) and Path(source, part).is_dir()):  # of blocks, from elsewhere
-            origin, version = locate(spec[0]["pretrained_model_name_or_path"], spec[0]["revision"])
-            folder = spec[0]["subfolder"]
+        origin, folder, origin_revision = source, part, revision
+        if block_specs and not (is_local(source) and Path(source, part).is_dir()):  # another repository
+            spec = block_specs[0]
+            origin, origin_revision = locate(spec["pretrained_model_name_or_path"], spec["revision"])
+            folder = spec["subfolder"]
         if is_local(origin) and not Path(origin, folder or "").is_dir():
             raise EditorError(f"{checkpoint!r} lacks the folder {part}, which its index names")
         options: dict[str, Any] = {"use_safetensors": True, "subfolder": folder, "device_map": "meta"}
-        load_complete(cls, checkpoint, origin, version, **options)
+        load_complete(cls, checkpoint, origin, origin_revision, **options)
 
 
 def check_tokenizers(pipeline: Any, checkpoint: str) -> None:
@@ -205,18 +205,18 @@ def add_lora(pipeline: Any, reference: str) -> None:
     with explain_errors(reference):
         from peft.tuners.tuners_utils import BaseTunerLayer
 
-        local = is_local(source)
-        path = Path(source, file) if local else Path(hf_hub_download(source, file, revision=revision))
-        with safe_open(path, "pt") as tensors:
-            halves = Counter(match[1] for match in map(_HALF.fullmatch, tensors.keys()) if match)
+        is_folder = is_local(source)
+        path = Path(source, file) if is_folder else Path(hf_hub_download(source, file, revision=revision))
+        with safe_open(path, "pt") as tensors:  # module -> number of its matrices in the file
+            matrices = Counter(match[1] for match in map(_LORA_MATRIX.fullmatch, tensors.keys()) if match)
         pipeline.load_lora_weights(str(path.parent), weight_name=path.name, use_safetensors=True)
         parts = [part for part in pipeline.components.values() if isinstance(part, torch.nn.Module)]
         used = sum(isinstance(layer, BaseTunerLayer) for part in parts for layer in part.modules())
-        if used < len(halves) or {*halves.values()} != {2}:
-            complete = sum(count == 2 for count in halves.values())
+        if used < len(matrices) or {*matrices.values()} != {2}:
+            complete = sum(count == 2 for count in matrices.values())
             raise EditorError(
                 f"lora {reference!r} is damaged or of another model: {type(pipeline).__name__} has {used} of "
-                f"its {len(halves)} modules, {complete} with both matrices"
+                f"its {len(matrices)} modules, {complete} with both matrices"
             )
         pipeline.fuse_lora(safe_fusing=True)
         pipeline.unload_lora_weights()
@@ -224,7 +224,7 @@ def add_lora(pipeline: Any, reference: str) -> None:
 
 @contextmanager
 def explain_errors(checkpoint: str) -> Iterator[None]:
-    """Load silently and without a change of the global generator; any failure becomes an EditorError."""
+    """Silence the libraries, keep the global random state, and turn any failure into an EditorError."""
     with torch.random.fork_rng(devices=[]), quiet():
         try:
             yield
@@ -243,7 +243,7 @@ def explain_errors(checkpoint: str) -> Iterator[None]:
 def quiet() -> Iterator[None]:
     """Hide progress bars and warnings of diffusers and transformers."""
     libraries: tuple[Any, ...] = (diffusers_logging, transformers_logging)
-    before = [(library.get_verbosity(), library.is_progress_bar_enabled()) for library in libraries]
+    settings = [(library.get_verbosity(), library.is_progress_bar_enabled()) for library in libraries]
     for library in libraries:
         library.set_verbosity(logging.CRITICAL)
         library.disable_progress_bar()
@@ -252,9 +252,9 @@ def quiet() -> Iterator[None]:
     try:
         yield
     finally:
-        for library, (verbosity, bars) in zip(libraries, before, strict=True):
+        for library, (verbosity, has_bars) in zip(libraries, settings, strict=True):
             library.set_verbosity(verbosity)
-            if bars:
+            if has_bars:
                 library.enable_progress_bar()
 
 
@@ -263,13 +263,13 @@ def content_hash(modules: Mapping[str, Any], tokenizers: Iterable[Any] = ()) -> 
     sha = hashlib.sha256()
     volatile = ("transformers_version", "torch_dtype", "dtype")  # differ between copies of the same weights
     for part, module in modules.items():
-        items = dict(module.config if isinstance(module.config, Mapping) else module.config.to_dict())
-        config = {k: value for k, value in items.items() if not k.startswith("_") and k not in volatile}
+        options = dict(module.config if isinstance(module.config, Mapping) else module.config.to_dict())
+        config = {k: value for k, value in options.items() if not k.startswith("_") and k not in volatile}
         sha.update(json.dumps([part, config], sort_keys=True, default=str).encode())
         for name, tensor in sorted(module.state_dict().items()):
             sha.update(f"{name}{tuple(tensor.shape)}".encode())
-            plain = tensor.detach().cpu().contiguous().reshape(-1)
-            sha.update(plain.view(torch.uint8).numpy().data)
+            flat = tensor.detach().cpu().contiguous().reshape(-1)  # (number of elements,)
+            sha.update(flat.view(torch.uint8).numpy().data)
     for tokenizer in tokenizers:
         backend = getattr(tokenizer, "backend_tokenizer", None)
         rules = backend.to_str() if backend is not None else sorted(tokenizer.get_vocab().items())

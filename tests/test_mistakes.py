@@ -65,7 +65,7 @@ eval --editor identity --editor-options.steps 3 => Unknown option 'steps'
 eval --editor ./nowhere => nowhere
 eval --metrics l1 --editor ~nobody-here/x => ~nobody-here/x
 eval --metrics l1 --editor LONG => LONG
-eval --editor script.py => is a Python file; pass a function in it: script.py:FUNCTION
+eval --editor script.py => is a Python file; pass its function: script.py:FUNCTION
 eval --editor mein/modell=identity => 'mein/modell' of 'mein/modell=identity' is no label; start it
 eval --editor identity --metrics clip_i --models.clip ./clip --limit 1 => pytorch_model.bin
 eval --editor identity --stages score --limit 1 => run the stage edit to make them

@@ -45,7 +45,7 @@ def run(config: ClipConfig) -> list[Path]:
                 else config.with_alpha(alpha, config.out_dir / f"alpha-{format_alpha(alpha)}")
             )
             models.append(train(variant, session))
-            session.forget()
+            session.free_models()
     return models
 
 

@@ -1,4 +1,4 @@
-"""Training loop of every model that learns here: steps, log, checkpoints.
+"""Training loop of editors and CLIP: its run folder and logs, its processes, its steps, its checkpoints.
 
 OUT/manifest.json       options, data, base, invocations, status
 OUT/log.jsonl           a line per `--log-every` steps
@@ -45,6 +45,7 @@ LOG, VALIDATION = "log.jsonl", "validation.jsonl"
 DIVERGED_HINT = "Try a lower learning rate, a longer warm-up, --clip 1, or --precision fp32, in a new folder."
 
 
+# --- run folder and logs ---------------------------------------------------------------------------------
 class RunFolder(Folder):
     content_name = "a run"
 
@@ -60,17 +61,17 @@ class Record:
         self._data, self._base_sha256 = dict(data), base_sha256
         self._out = config.out_dir
         self._folder = RunFolder(self._out)
-        self._began = self._since = time.perf_counter()  # of this command, of the current log entry
-        self._spent = 0.0  # seconds of earlier commands
+        self._command_start = self._entry_start = time.perf_counter()
+        self._earlier_seconds = 0.0  # spent by earlier commands
         #: (2,) [sum of losses, steps] since the last log entry; part of a checkpoint.
         self.losses = torch.zeros(2, dtype=torch.float64)
-        self._steps = 0  # since the last log entry, of this command alone
-        self._norm = math.nan  # gradient norm of the last step
-        self._last_finite = -1  # number of that step
+        self._entry_steps = 0  # since the last log entry, by this command
+        self._gradient_norm = math.nan  # of the last step with a finite loss
+        self._last_finite_step = -1
 
     def open(self) -> None:
         """Create or reopen the run folder. Raises UserError if it holds another run."""
-        config, world = self.config, self.session.processes
+        config, processes = self.config, self.session.processes
         identity = {
             **config.identity(),
             "base weights": self._base_sha256,
@@ -81,18 +82,17 @@ class Record:
         invocation = {
             "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             "command": machine.command_line(),
-            "processes": world.size,
+            "processes": processes.size,
             "environment": machine.describe(str(self.session.accelerator.device)),
         }
         facts = {"config": dataclasses.asdict(config), "data": self._data, "invocation": invocation}
-        if world.is_main:
-            self._folder.open(
-                json.loads(json.dumps(identity)), facts, overwrite=config.overwrite, anew=config.overwrite
-            )
-        world.barrier()
+        if processes.is_main:
+            identity = json.loads(json.dumps(identity))
+            self._folder.open(identity, facts, overwrite=config.overwrite, anew=config.overwrite)
+        processes.barrier()
 
     def resume(self, step: int, checkpoint: Path | None) -> None:
-        """Drop log entries behind the checkpoint, which was written after `step` steps."""
+        """Drop log entries after `step`, the number of steps in the checkpoint."""
         if not self.session.processes.is_main:
             return
         for name in (LOG, VALIDATION):
@@ -103,7 +103,7 @@ class Record:
                 rows = [row for row in rows if row["step"] <= step]
                 atomic.write_lines(self._out / name, rows)
         logged = self._rows(LOG)
-        self._spent = logged[-1]["seconds"] if logged else 0.0
+        self._earlier_seconds = logged[-1]["seconds"] if logged else 0.0
         if checkpoint is not None:
             self.say(f"Resuming from '{checkpoint}'.")
 
@@ -132,41 +132,41 @@ class Record:
 
     def seconds(self) -> float:
         """Time spent on the run, earlier commands included."""
-        return self._spent + time.perf_counter() - self._began
+        return self._earlier_seconds + time.perf_counter() - self._command_start
 
     def add_step(self, step: int, loss_and_norm: torch.Tensor, checkpoint: Path | None) -> None:
         """Add a step. loss_and_norm: (2,), averaged over processes. Raises UserError for NaN."""
         loss, norm = loss_and_norm.tolist()
         if not (math.isfinite(loss) and math.isfinite(norm)):
             quantity = "loss" if not math.isfinite(loss) else "gradient"
-            last = f"the last good checkpoint is '{checkpoint}'" if checkpoint else "there is no checkpoint"
-            raise UserError(
-                f"The {quantity} is not finite between steps {self._last_finite + 1} and {step + 1}; {last}. "
-                f"{DIVERGED_HINT}"
-            )
-        self._last_finite, self._norm = step, norm
+            newest = f"the last good checkpoint is '{checkpoint}'" if checkpoint else "there is no checkpoint"
+            steps = f"{self._last_finite_step + 1} and {step + 1}"
+            raise UserError(f"The {quantity} is not finite between steps {steps}; {newest}. {DIVERGED_HINT}")
+        self._last_finite_step, self._gradient_norm = step, norm
         self.losses += torch.tensor([loss, 1.0], dtype=torch.float64)
-        self._steps += 1
+        self._entry_steps += 1
 
     def log(
         self, step: int, rate: float, bar: Any, numbers: Mapping[str, SupportsFloat], skipped: int
     ) -> None:
         """Write a log entry: means since the last one; `numbers` of the last step alone."""
-        end, peaks = time.perf_counter(), machine.peak_memory()
+        now, peaks = time.perf_counter(), machine.peak_memory()
         total, count = self.losses.tolist()
         row = {
             "step": step,
             "loss": total / count,
             **{name: float(value) for name, value in numbers.items()},
-            "gradient_norm": self._norm,
+            "gradient_norm": self._gradient_norm,
             "learning_rate": rate,
-            "pairs_per_second": self._steps * self.config.batch_size / max(end - self._since, 1e-9),
+            "pairs_per_second": self._entry_steps
+            * self.config.batch_size
+            / max(now - self._entry_start, 1e-9),
             "memory_gib": peaks.get("device", peaks["host"]) / 2**30,
             "skipped": skipped,
             "seconds": round(self.seconds(), 2),
         }
         self.losses.zero_()
-        self._steps, self._since = 0, end
+        self._entry_steps, self._entry_start = 0, now
         postfix = {"loss": f"{row['loss']:.4f}", "lr": f"{rate:.1e}", "mem": f"{row['memory_gib']:.1f}G"}
         bar.set_postfix(postfix, refresh=False)
         self._write_row(LOG, "train", row)
@@ -174,10 +174,10 @@ class Record:
     def log_validation(self, step: int, estimates: Mapping[str, float]) -> None:
         self.say(f"step {step}: {', '.join(f'{key} {value:.3f}' for key, value in estimates.items())}")
         self._write_row(VALIDATION, "validation", {"step": step, **estimates})
-        self._since = time.perf_counter()
+        self._entry_start = time.perf_counter()  # a validation is no training time
 
     def _write_row(self, name: str, prefix: str, row: Mapping[str, float]) -> None:
-        """Append a row to a file and send it to the trackers, which the first row starts."""
+        """Append a row to a file and send it to the trackers; the first row starts them."""
         accelerator = self.session.accelerator
         if self.session.processes.is_main:
             if self.config.trackers and not accelerator.trackers:
@@ -193,11 +193,10 @@ class Record:
             tqdm.write(sentence, file=sys.stderr)
 
 
+# --- processes -------------------------------------------------------------------------------------------
 class Session(contextlib.ExitStack):
-    """The process group of the launcher (one process without one), and the run folder, locked.
-
-    Raises UserError for what this machine cannot do, and while another command is at work in the folder.
-    """
+    """The launcher's process group (without a launcher: one process), and a lock on the run folder. Raises
+    UserError for options that this machine cannot serve, and while another command uses the folder."""
 
     def __init__(self, config: RunOptions) -> None:
         from accelerate import Accelerator, InitProcessGroupKwargs
@@ -214,13 +213,13 @@ class Session(contextlib.ExitStack):
             # Other ranks wait while the main one validates or encodes features.
             kwargs_handlers=[InitProcessGroupKwargs(timeout=datetime.timedelta(days=1))],
         )
-        self.callback(self._end)
-        several = self.accelerator.num_processes > 1
+        self.callback(self._shut_down)
+        is_distributed = self.accelerator.num_processes > 1
         self.processes = Processes(
             rank=self.accelerator.process_index,
             size=self.accelerator.num_processes,
             local_rank=self.accelerator.local_process_index,
-            _state=self.accelerator.state if several else None,
+            _state=self.accelerator.state if is_distributed else None,
         )
         if self.processes.is_main:
             try:
@@ -229,21 +228,21 @@ class Session(contextlib.ExitStack):
             except UserError:
                 self.close()
                 raise
-        self._smaller = config.SMALLER
+        self._memory_hint = config.SMALLER
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         super().__exit__(kind, error, trace)
         if isinstance(error, torch.OutOfMemoryError):
-            raise UserError(f"Out of memory; {self._smaller}. Checkpoints are kept.") from None
+            raise UserError(f"Out of memory; {self._memory_hint}. Checkpoints are kept.") from None
 
-    def forget(self) -> None:
+    def free_models(self) -> None:
         """Close the trackers and free the prepared models, before the next run of this session."""
         for tracker in self.accelerator.trackers:
             tracker.finish()
         self.accelerator.trackers = []
         self.accelerator.free_memory()
 
-    def _end(self) -> None:
+    def _shut_down(self) -> None:
         """Close trackers and process group; a later session in this process starts fresh."""
         from accelerate.state import AcceleratorState, GradientState
 
@@ -252,6 +251,7 @@ class Session(contextlib.ExitStack):
         GradientState._reset_state()
 
 
+# --- steps -----------------------------------------------------------------------------------------------
 def run(
     record: Record,
     state: State,
@@ -276,20 +276,17 @@ def run(
 
     Every process calls it. Raises UserError.
     """
-    config, world, accelerator = record.config, record.session.processes, record.session.accelerator
+    config, processes, accelerator = record.config, record.session.processes, record.session.accelerator
     last = min(record.steps, stop or record.steps)
-
-    # ------------------------------------------------------------------------------------------------ resume
     checkpoints = Checkpoints(config.out_dir, config.keep, state, record.losses)
     newest = checkpoints.latest()
     steps_done = checkpoints.restore(newest) if newest is not None else 0
     record.resume(steps_done, newest)
-    world.barrier()
+    processes.barrier()
 
-    # ------------------------------------------------------------------------------------------------- steps
     if steps_done == 0 and validate is not None and validate_every:
         record.log_validation(0, validate(0))
-    bar = tqdm(total=record.steps, initial=steps_done, desc=title, unit="step", disable=not world.is_main)
+    bar = tqdm(total=record.steps, initial=steps_done, desc=title, unit="step", disable=not processes.is_main)
     # Losses still on the device. They are read one step late, so that the GPU never waits for the CPU; before
     # a log entry, a checkpoint or a validation all of them are read.
     pending: list[tuple[int, torch.Tensor]] = []  # (step number, (2,) [loss, gradient norm])
@@ -315,9 +312,9 @@ def run(
                 record.log(steps_done, rate, bar, numbers, len(skipped))
             bar.update()
             if saves or ends:
-                if world.is_main:
+                if processes.is_main:
                     checkpoints.save(steps_done)
-                world.barrier()
+                processes.barrier()
             if validates and validate is not None:
                 record.log_validation(steps_done, validate(steps_done))
     return steps_done
@@ -327,11 +324,12 @@ def make_schedule(kind: str, warmup: int, optimizer: Any, steps: int) -> Any:
     """Linear warm-up, then "constant", "linear" to 0 or "cosine" to 0 at `steps`."""
     from diffusers.optimization import get_scheduler
 
-    # diffusers' own "constant" ignores the warm-up without a word.
+    # diffusers' own "constant" silently ignores the warm-up.
     name = "constant_with_warmup" if kind == "constant" else kind
     return get_scheduler(name, optimizer, num_warmup_steps=warmup, num_training_steps=steps)
 
 
+# --- checkpoints -----------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class State:
     """All that the next step depends on, except the data and the step number."""
@@ -358,11 +356,11 @@ class Checkpoints:
     def _list_tensors(self) -> dict[str, Tensors]:
         """File -> tensor by name: all that a step changes in place, except the optimizer's."""
         state = self._state
-        others = {f"{m}/{n}": t for m, part in state.modules.items() for n, t in part.state_dict().items()}
-        files = {
-            "weights": dict(zip(state.names, state.parameters, strict=True)),
-            "others": {**others, "losses": self._losses},
-        }
+        others: Tensors = {"losses": self._losses}
+        for name, module in state.modules.items():
+            others |= {f"{name}/{key}": tensor for key, tensor in module.state_dict().items()}
+        weights: Tensors = dict(zip(state.names, state.parameters, strict=True))
+        files = {"weights": weights, "others": others}
         if state.average is not None:
             files["average"] = dict(zip(state.names, state.average.shadow_params, strict=True))
         return files
@@ -373,17 +371,17 @@ class Checkpoints:
         draft = self.folder / f".draft-{step:08d}"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            for torn in self.folder.glob(".draft-*"):
-                shutil.rmtree(torn)
+            for old_draft in self.folder.glob(".draft-*"):
+                shutil.rmtree(old_draft)
             draft.mkdir()
             self._write(step, draft)
             draft.replace(self.folder / f"step-{step:08d}")
         except (OSError, safetensors.SafetensorError) as error:
             shutil.rmtree(draft, ignore_errors=True)
-            last, text = self.latest(), " ".join(str(error).split())
-            safe = f"the last good checkpoint is '{last}'" if last else "there is no earlier checkpoint"
+            newest, cause = self.latest(), " ".join(str(error).split())
+            kept = f"the last good checkpoint is '{newest}'" if newest else "there is no earlier checkpoint"
             raise UserError(
-                f"The checkpoint at step {step} was not written to '{self.folder}' ({text}), {safe}; "
+                f"The checkpoint at step {step} was not written to '{self.folder}' ({cause}), {kept}; "
                 "free some space, or make it writable, then rerun the command."
             ) from None
         for old in sorted(self.folder.glob("step-*"))[: -self._keep]:
@@ -413,8 +411,8 @@ class Checkpoints:
 
     def restore(self, folder: Path) -> int:
         """Load a checkpoint into `state`; returns its number of steps. Raises UserError."""
-        state, kind = self._state, atomic.record({"step": int, "bytes": dict[str, int]})
-        facts = atomic.read_json(folder / "state.json", kind)
+        state, schema = self._state, atomic.record({"step": int, "bytes": dict[str, int]})
+        facts = atomic.read_json(folder / "state.json", schema)
         for name, size in facts["bytes"].items():
             if not (folder / name).is_file() or (folder / name).stat().st_size != size:
                 raise UserError(f"'{folder / name}' is damaged; remove '{folder}' and rerun the command.")
@@ -432,8 +430,8 @@ class Checkpoints:
         for name, value in load_file(folder / "optimizer.safetensors").items():
             number, _, key = name.partition("/")
             entries.setdefault(int(number), {})[key] = value
-        # JSON has turned the tuple `betas` into a list.
-        groups = [{k: tuple(v) if k == "betas" else v for k, v in group.items()} for group in groups]
+        for group in groups:  # JSON has turned the tuple `betas` into a list
+            group |= {"betas": tuple(group["betas"])} if "betas" in group else {}
         _unwrap(state.optimizer).load_state_dict({"state": entries, "param_groups": groups})
         state.schedule.load_state_dict(facts["schedule"])
         return facts["step"]
@@ -446,5 +444,5 @@ def _unwrap(optimizer: Any) -> Any:
 
 def _save(tensors: Tensors, file: Path) -> None:
     save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, file)
-    with file.open("rb") as written:  # a full disk may show only now
-        os.fsync(written.fileno())
+    with file.open("rb") as stream:  # a full disk may show only now
+        os.fsync(stream.fileno())

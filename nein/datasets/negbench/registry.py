@@ -1,6 +1,6 @@
-"""A table of NegBench's data sets and other tests of negation: their files, and where to get them.
+"""Table (`ROWS`) of the data sets of NegBench and of other tests: tasks, files, and where to get them.
 
-Sources: github.com/m1k2zoo/negbench @ 2ac009b (datasets.md, benchmarks/src/training/params.py); of the other
+Sources: github.com/m1k2zoo/negbench @ 2ac009b (datasets.md, benchmarks/src/training/params.py); for the other
 tests, the repositories that their rows name.
 """
 
@@ -14,22 +14,25 @@ CSV_FILES = (
     "(linked from github.com/m1k2zoo/negbench)"
 )
 NEGBENCH = "NegBench"
+# Tasks of NegBench, then of other tests: choose the caption of an image, the region or image of a caption, or
+# both in a pair; answer with yes or no.
 RETRIEVAL, MCQ, BINARY = "retrieval", "mcq", "binary"
-#: Of other tests: which of two captions is true of an image; which region or image a caption is true of;
-#: both ways round; a question with yes or no.
 CAPTION, REGION, PAIRS, YES_NO = "caption", "region", "pairs", "yes-no"
-AFFIRMED = "-control"  # tasks of the same form without any negation: the control of the medical sets
+AFFIRMED = "-control"  # suffix of a task's control, which has the same form without any negation
+# Variants: the wording of the captions.
 TEMPLATED, REPHRASED, PUBLISHED = "templated", "rephrased", "published"
 NANO = "nano"
 
 
 @dataclass(frozen=True)
 class Part:
+    """One task of a data set in one variant, and its file."""
+
     task: str
     variant: str
-    files: tuple[str, ...]  # released names, of which the first that is there is read
-    negated: tuple[str, ...] = ()  # of retrieval: names of the file with negated captions
-    reader: str = ""  # of `other_tests.READERS`, or `simpleneg`; "": NegBench's layout
+    files: tuple[str, ...]  # released names; the first one that exists is read
+    negated: tuple[str, ...] = ()  # retrieval: names of the file with negated captions
+    reader: str = ""  # key of `other_tests.READERS`, or "simpleneg"; "": NegBench's layout
 
     @property
     def judged(self) -> bool:
@@ -39,18 +42,20 @@ class Part:
 
 @dataclass(frozen=True)
 class Row:
+    """A data set or another test, and where its images and files are."""
+
     name: str
     title: str
-    images: str  # where its images or videos come from
+    images: str  # source of its images or videos
     parts: tuple[Part, ...]
     layout: str = "real"  # or "synthetic" (`official.POSITIONS`)
     #: Task -> rows of each of its files, as published. The rows of the paper's Table 2, which counts both
     #: wordings, add up to 79,549 (printed: 79,239); HardNeg-Syn's paraphrased captions have no file.
     sizes: Mapping[str, int] = field(default_factory=dict)
     files_at: str = CSV_FILES  # where to get the files
-    suite: str = NEGBENCH  # what it is a part of
+    suite: str = NEGBENCH  # benchmark or paper that it belongs to
     licence: str = "see there"  # of the files
-    by_name: bool = False  # read only where it is asked for by name: others' files are called so, too
+    by_name: bool = False  # read only if it is named, because other sets have files of the same names
 
 
 _COCO = "val2017.zip of https://cocodataset.org/#download"
@@ -63,9 +68,9 @@ def _pair(task: str, name: str, rephrased: str) -> tuple[Part, Part]:
 
 
 def _retrieval(name: str, templated: tuple[str, ...], rephrased: tuple[str, ...] = ()) -> tuple[Part, ...]:
-    """Retrieval in one or both wordings, with the same original captions."""
-    wordings = ((TEMPLATED, templated), (REPHRASED, rephrased))
-    return tuple(Part(RETRIEVAL, variant, (name,), negated) for variant, negated in wordings if negated)
+    """Retrieval in one or both variants, with the same original captions."""
+    variants = ((TEMPLATED, templated), (REPHRASED, rephrased))
+    return tuple(Part(RETRIEVAL, variant, (name,), negated) for variant, negated in variants if negated)
 
 
 _TABLE = (
@@ -182,12 +187,8 @@ _TABLE = (
         "naturalbench", "NaturalBench, negation",
         "NaturalBench-Retrieval.zip and the images of huggingface.co/datasets/BaiqiL/NaturalBench",
         (
-            Part(
-                YES_NO, PUBLISHED, ("dataset_split_for_finetuning/test_set.json",), reader="naturalbench"
-            ),
-            Part(
-                PAIRS, PUBLISHED, ("NaturalBench-Retrieval/metadata.json",), reader="naturalbench-pairs"
-            ),
+            Part(YES_NO, PUBLISHED, ("dataset_split_for_finetuning/test_set.json",), reader="naturalbench"),
+            Part(PAIRS, PUBLISHED, ("NaturalBench-Retrieval/metadata.json",), reader="naturalbench-pairs"),
         ),
         files_at="github.com/Baiqi-Li/NaturalBench and huggingface.co/datasets/BaiqiL/NaturalBench",
         suite="Li et al., NeurIPS 2024", licence="Apache-2.0",
