@@ -2,7 +2,7 @@
 
 sources    the source images of NeIn: the object of every sample is absent, the caption's objects are there
 instances  images with COCO instance annotations: annotated categories are there, others are not
-pasted     source images with an annotated object of another image pasted in; the image itself before that
+pasted     those images, each with an annotated object of another image pasted in, and without it
 
 OUT/calibration/<kind>-<fingerprint>.json    the judge, how it was asked, its error rates
 OUT/calibration/<kind>-<fingerprint>.jsonl   one line per question: truth, answer, verdicts, soft score
@@ -30,8 +30,7 @@ from nein.benchmarks.nein import calibrations, stages
 from nein.benchmarks.nein.calibrations import Calibration
 from nein.benchmarks.nein.runs import RunDir
 from nein.datasets import coco
-from nein.datasets import nein as loading
-from nein.datasets.nein import Dataset
+from nein.datasets.nein import Dataset, reload
 from nein.engine import atomic, images, machine
 from nein.engine.answers import AnswerCache
 from nein.engine.folder import ANSWERS, Row
@@ -47,20 +46,21 @@ from nein.reporting import figures as frames
 from nein.reporting import tables
 
 log = logging.getLogger(__name__)
-#: Share of its image that an object must cover to be cut out: visible, yet not everything.
+#: Least and largest share of its image that an object covers to be cut out: visible, yet not everything.
 PASTED_AREA = (0.01, 0.3)
-DONORS_TRIED = 40  # objects looked at for an image before it goes without
-CONTROLLED = 64  # images that every control is about
+DONORS_TRIED = 40  # objects tried for an image; if none of them fits, it has no case
+CONTROLLED = 64  # images per control
 
 
-# --- images of known truth -------------------------------------------------------------------------
+# --- cases: images of known truth -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Case:
     """One image with the words to ask about.
 
-    id       Unique within its set.        cluster  Source image, or source images that share one.
+    id       Unique within its set.
+    cluster  Its source image; images made from one source share it.
     decode   Decodes (or makes) the image, (H, W, 3) uint8 RGB; raises ImageError.
     control  A key of `nein.benchmarks.calibrations.CONTROLS`; "": none.
     """
@@ -77,15 +77,15 @@ class Case:
         return tuple(word for word in self.words if word.present)
 
 
-def sources(dataset: Dataset) -> list[Case]:
+def make_source_cases(dataset: Dataset) -> list[Case]:
     """Every source image with its samples' objects (absent) and the nouns of its captions (present)."""
     nouns = caption_objects([sample.caption for sample in dataset.samples], protocol="fixed")
     absent: dict[str, dict[str, None]] = {}  # source -> objects of its samples, in order
-    named: dict[str, dict[str, None]] = {}
+    named: dict[str, dict[str, None]] = {}  # source -> nouns of its captions, in order
     paths: dict[str, Path] = {}
-    for sample, of_caption in zip(dataset.samples, nouns, strict=True):
+    for sample, caption_nouns in zip(dataset.samples, nouns, strict=True):
         absent.setdefault(sample.source_id, {})[sample.object] = None
-        named.setdefault(sample.source_id, {}).update(dict.fromkeys(of_caption))
+        named.setdefault(sample.source_id, {}).update(dict.fromkeys(caption_nouns))
         paths.setdefault(sample.source_id, sample.source_path)
     cases = []
     for name, path in paths.items():
@@ -95,67 +95,67 @@ def sources(dataset: Dataset) -> list[Case]:
     return cases
 
 
-def instances(annotations: coco.Annotations, seed: int) -> list[Case]:
+def make_instance_cases(annotations: coco.Annotations, seed: int) -> list[Case]:
     """Every image with its annotated categories (present) and as many others, drawn by seed (absent)."""
     cases = []
     for image in annotations.images:
         rng, present = random.Random(f"{seed}/instances/{image.stem}"), sorted(image.categories)
-        others = sorted({*annotations.categories} - image.categories)  # absent
-        absent = rng.sample(others, min(len(others), max(1, len(present))))
+        candidates = sorted({*annotations.categories} - image.categories)
+        absent = rng.sample(candidates, min(len(candidates), max(1, len(present))))
         words = tuple(Word(name, name in present, OBJECT) for name in (*present, *absent))
         decode = partial(images.decode, image.path)
-        cases.append(Case("instances", image.stem, cluster_of(image.stem), decode, words))
+        cases.append(Case("instances", image.stem, find_cluster(image.stem), decode, words))
     return cases
 
 
-def paste_cases(annotations: coco.Annotations, seed: int) -> list[Case]:
-    """Every image with a pasted object of another image (present), and as it is (absent). The object is large
-    enough, and of a category that the image lacks."""
-    every = [(donor, thing) for donor in annotations.images for thing in donor.objects if not thing.crowd]
+def make_pasted_cases(annotations: coco.Annotations, seed: int) -> list[Case]:
+    """Every image with a pasted object of another image (present), and without it (absent). The object is
+    large enough, and of a category that the image lacks."""
+    donors = [(donor, thing) for donor in annotations.images for thing in donor.objects if not thing.crowd]
     cases = []
     for image in annotations.images:
         rng = random.Random(f"{seed}/pasted/{image.stem}")
-        for donor, thing in rng.sample(every, min(len(every), DONORS_TRIED)):
+        for donor, thing in rng.sample(donors, min(len(donors), DONORS_TRIED)):
             if thing.box is None or thing.category in image.categories or donor.stem == image.stem:
                 continue
             width, height = images.read_size(donor.path)
             area = thing.box[2] * thing.box[3] / (width * height)  # fraction of the image
             if not PASTED_AREA[0] <= area <= PASTED_AREA[1] or min(thing.box[2:]) < 4:
                 continue
-            place, before = (rng.random(), rng.random()), partial(images.decode, image.path)
-            after = partial(paste, before, partial(images.decode, donor.path), thing, place)
-            for sign, decode in (("+", after), ("-", before)):
+            position, without = (rng.random(), rng.random()), partial(images.decode, image.path)
+            pasted = partial(paste, without, partial(images.decode, donor.path), thing, position)
+            for sign, decode in (("+", pasted), ("-", without)):
                 words = (Word(thing.category, sign == "+", OBJECT),)
                 name = f"{image.stem}{sign}{thing.category}"
-                cases.append(Case("pasted", name, cluster_of(image.stem), decode, words))
+                cases.append(Case("pasted", name, find_cluster(image.stem), decode, words))
             break
     return cases
 
 
 def paste(
-    read: Callable[[], np.ndarray],
-    read_donor: Callable[[], np.ndarray],
+    decode: Callable[[], np.ndarray],
+    decode_donor: Callable[[], np.ndarray],
     thing: coco.Instance,
-    place: tuple[float, float],
+    position: tuple[float, float],
 ) -> np.ndarray:
-    """Pastes the donor's pixels inside the thing's box and polygons into an image, (H, W, 3) uint8, at their
-    size or at half of the image. place: left and upper end, as fractions of the free room."""
-    canvas, donor = Image.fromarray(read()), Image.fromarray(read_donor())
+    """An image, (H, W, 3) uint8, with the donor's pixels in the thing's box and polygons pasted in, shrunk to
+    half of the image if larger. position: of the left and upper end, as fractions of the free room."""
+    canvas, donor = Image.fromarray(decode()), Image.fromarray(decode_donor())
     x, y, width, height = thing.box or (0, 0, *donor.size)
-    corners = max(0, int(x)), max(0, int(y)), int(np.ceil(x + width)), int(np.ceil(y + height))
-    corners = (*corners[:2], min(donor.width, corners[2]), min(donor.height, corners[3]))
-    part, mask = donor.crop(corners), Image.new("L", donor.size, 0 if thing.polygons else 255)  # 255: pasted
+    right, lower = min(donor.width, int(np.ceil(x + width))), min(donor.height, int(np.ceil(y + height)))
+    box = (max(0, int(x)), max(0, int(y)), right, lower)
+    part, mask = donor.crop(box), Image.new("L", donor.size, 0 if thing.polygons else 255)  # 255: pasted
     for polygon in thing.polygons:
         ImageDraw.Draw(mask).polygon([float(value) for value in polygon], fill=255)
     factor = min(1.0, canvas.width / 2 / part.width, canvas.height / 2 / part.height)  # never enlarged
     size = (max(1, round(part.width * factor)), max(1, round(part.height * factor)))
-    corner = round(place[0] * (canvas.width - size[0])), round(place[1] * (canvas.height - size[1]))
-    canvas.paste(part.resize(size), corner, mask.crop(corners).resize(size))
+    corner = round(position[0] * (canvas.width - size[0])), round(position[1] * (canvas.height - size[1]))
+    canvas.paste(part.resize(size), corner, mask.crop(box).resize(size))
     return np.array(canvas)
 
 
-def cluster_of(name: str) -> str:
-    """NeIn samples of one source image share its number; other images stand for themselves."""
+def find_cluster(name: str) -> str:
+    """The cluster of an image: NeIn samples of one source image share its number; others are alone."""
     return f"COCO_{name.split('_')[1]}" if name.startswith("NeIn_") else name
 
 
@@ -166,23 +166,23 @@ def thin_cases(cases: Sequence[Case], limit: int | None) -> list[Case]:
     return [cases[index * len(cases) // limit] for index in range(limit)]
 
 
-def controls(cases: Sequence[Case], kind: str) -> list[Case]:
-    """Does a judge look and read? Changed images with the same questions, and changed questions about the
-    same images: of the set "instances" if there is one."""
+def make_control_cases(cases: Sequence[Case], kind: str) -> list[Case]:
+    """Cases that show whether a judge looks and reads: changed images with the same questions, and changed
+    questions about the same images. They are made of the set "instances", or of all without it."""
     usable = [case for case in cases if case.present]
     chosen = thin_cases([case for case in usable if case.set == "instances"] or usable, CONTROLLED)
     changed = []
     for index, case in enumerate(chosen):
         black, mirrored = (partial(_change, case.decode, change) for change in (np.zeros_like, np.fliplr))
-        gone = tuple(replace(word, present=False) for word in case.present)  # in a black or another image
-        changed.append(replace(case, control="black", decode=black, words=gone))
+        absent = tuple(replace(word, present=False) for word in case.present)  # in a black or another image
+        changed.append(replace(case, control="black", decode=black, words=absent))
         changed.append(replace(case, control="mirrored", decode=mirrored))
         names = {word.word for word in case.present}
         for other in (*chosen[index + 1 :], *chosen[:index]):  # the next image with none of these objects
             if other.cluster != case.cluster and names.isdisjoint(word.word for word in other.present):
-                theirs = tuple(replace(word, present=False) for word in other.present)
-                changed.append(replace(case, control="picture", decode=other.decode, words=gone))
-                changed.append(replace(case, control="question", words=theirs))
+                others_words = tuple(replace(word, present=False) for word in other.present)
+                changed.append(replace(case, control="picture", decode=other.decode, words=absent))
+                changed.append(replace(case, control="question", words=others_words))
                 break
         if kind == "vqa":  # a detector is not asked in a sentence
             for wording, questions in (("negated", case.present), ("reversed", case.words)):
@@ -202,18 +202,18 @@ def _change(decode: Callable[[], np.ndarray], change: Callable[[np.ndarray], np.
 class Asking:
     """A judge, how it is asked, and where its answers are kept."""
 
-    kind: str
+    kind: str  # "vqa" or "ovd"
     judge: Any
-    how: JudgeOptions
+    options: JudgeOptions
     folder: Path
     batch_size: int = 16
     threads: int | None = None
 
-    def rows(self, cases: Sequence[Case]) -> list[Row]:
+    def ask(self, cases: Sequence[Case]) -> list[Row]:
         """A row per case and word: set, id, cluster, role, word, present, control, verdicts, score, reply.
         Earlier answers are reused. Raises ImageError."""
         space = json.dumps(
-            ["calibration", self.judge.fingerprint, self.how.decisive(self.kind)], sort_keys=True
+            ["calibration", self.judge.fingerprint, self.options.decisive(self.kind)], sort_keys=True
         )
         keys = [json.dumps([c.set, c.id, c.control, [w.word for w in c.words]]) for c in cases]
         with AnswerCache(self.folder / ANSWERS) as cache:
@@ -223,22 +223,24 @@ class Asking:
             batches = [missing[start : start + self.batch_size] for start in starts]
             on_cpu = self.judge.describe().get("device") == "cpu"
             with Bar(f"ask {self.kind}", len(missing)) as bar:
-                for batch, fresh in machine.map_parallel(self._ask, batches, on_cpu, self.threads):
-                    cache.put_all({(space, key): answer for key, answer in fresh.items()})
-                    answers |= fresh
+                for batch, new_answers in machine.map_parallel(
+                    self._ask_batch, batches, on_cpu, self.threads
+                ):
+                    cache.put_all({(space, key): answer for key, answer in new_answers.items()})
+                    answers |= new_answers
                     bar.update(len(batch))
         return [row for key in keys for row in answers[key]["rows"]]
 
-    def _ask(self, batch: Sequence[tuple[str, Case]]) -> dict[str, dict[str, list[Row]]]:
+    def _ask_batch(self, batch: Sequence[tuple[str, Case]]) -> dict[str, dict[str, list[Row]]]:
         """Key -> the rows of its case."""
         cases = [case for _, case in batch]
         arrays = [case.decode() for case in cases]  # each (H, W, 3) uint8
-        answers = judges.ask(self.kind, self.judge, arrays, [case.words for case in cases], self.how)
+        answers = judges.ask(self.kind, self.judge, arrays, [case.words for case in cases], self.options)
         results = {}
-        for (key, case), row in zip(batch, answers, strict=True):
+        for (key, case), case_answers in zip(batch, answers, strict=True):
             labels = {"set": case.set, "id": case.id, "cluster": case.cluster, "control": case.control}
             words = [{"role": w.role, "word": w.word, "present": w.present} for w in case.words]
-            pairs = zip(words, row, strict=True)
+            pairs = zip(words, case_answers, strict=True)
             results[key] = {"rows": [{**labels, **word, **answer} for word, answer in pairs]}
         return results
 
@@ -247,34 +249,34 @@ class Asking:
 
 
 def run(options: CalibrateConfig) -> None:
-    """Asks the judges and prints what each is worth. Raises UserError for anything the user can mend."""
+    """Asks the judges and prints the error rates of each. Raises UserError."""
     directory, config = read_config(options.run, {kind: name for kind, name in options.named.items() if name})
     out = atomic.make_folder(options.out or directory.out / "calibration")
     services = Services.create(options, config.cache_dir / "answers.sqlite")
-    cases = gather(options, directory)
-    for name, (present, absent) in counts(cases).items():
+    cases = gather_cases(options, directory)
+    for name, (present, absent) in count_questions(cases).items():
         print(f"{name}: {present} present and {absent} absent objects", file=sys.stderr)
     device = Processes().device(options.device or config.device)
     if device == "cpu":
         machine.set_threads()
-    how = JudgeOptions(config.article, config.threshold)
+    judge_options = JudgeOptions(config.article, config.threshold)
     for kind in options.named:
         judge = stages.load_models([f"removal_{kind}"], config, device, services)[kind]
-        asking = Asking(kind, judge, how, out, options.batch_size, options.threads)
+        asking = Asking(kind, judge, judge_options, out, options.batch_size, options.threads)
         print(calibrate(asking, cases))
 
 
-def gather(options: CalibrateConfig, run: RunDir) -> list[Case]:
+def gather_cases(options: CalibrateConfig, run: RunDir) -> list[Case]:
     """The cases of `--sets`, by default of every available set. Raises UserError for an unavailable one."""
     origin, file = run.manifest().get("data", {}), options.instances
     if file is None and "annotations" in origin:
         default = Path(origin["annotations"]).parent / "instances.json"
         file = default if default.is_file() else None
-    cases = {"sources": sources(loading.reload(origin, options.data))}
+    cases = {"sources": make_source_cases(reload(origin, options.data))}
     if file is not None:
         annotations = coco.read(instances=file, folder=options.images or file.parent)
-        cases["instances"] = instances(annotations, options.seed)
-        cases["pasted"] = paste_cases(annotations, options.seed)
+        cases["instances"] = make_instance_cases(annotations, options.seed)
+        cases["pasted"] = make_pasted_cases(annotations, options.seed)
     elif {"instances", "pasted"} & set(options.sets):
         raise UserError(
             "The sets 'instances' and 'pasted' need COCO instance annotations; pass --instances FILE and "
@@ -286,32 +288,33 @@ def gather(options: CalibrateConfig, run: RunDir) -> list[Case]:
     return [case for name in names for case in thin_cases(cases[name], options.limit)]
 
 
-def counts(cases: Sequence[Case]) -> dict[str, tuple[int, int]]:
-    """Set -> (present, absent) questions."""
+def count_questions(cases: Sequence[Case]) -> dict[str, tuple[int, int]]:
+    """Set -> numbers of questions about present and about absent objects."""
     words = Counter((case.set, word.present) for case in cases for word in case.words)
     return {name: (words[name, True], words[name, False]) for name, _ in words}
 
 
 def calibrate(asking: Asking, cases: Sequence[Case]) -> str:
-    """Asks a judge about the cases and writes what came of it; the error rates and what controls say."""
+    """Asks a judge about the cases and writes the calibration. Returns the lines to print: its error rates,
+    and a note if it fails a control."""
     kind, judge = asking.kind, asking.judge
-    rows = [*asking.rows(cases), *asking.rows(controls(cases, kind))]
+    rows = [*asking.ask(cases), *asking.ask(make_control_cases(cases, kind))]
     file = asking.folder / f"{kind}-{judge.fingerprint[:12]}.json"
     atomic.write_lines(file.with_suffix(".jsonl"), rows)
     facts = {
         "kind": kind,
         "fingerprint": judge.fingerprint,
         "judge": judge.describe(),
-        **asking.how.decisive(kind),
+        **asking.options.decisive(kind),
     }
     calibration = Calibration(kind, facts, rows)
     rates = {protocol: calibration.rates(protocol) for protocol in ("fixed", "paper")}
     flags = calibrations.list_flags(frames.frame(calibrations.check_controls(rows, kind)), [kind])
     written = {name: dataclasses.asdict(rate) for name, rate in rates.items()}
-    atomic.write_json(file, {**facts, "sets": counts(cases), "rates": written, "flags": flags})
+    atomic.write_json(file, {**facts, "sets": count_questions(cases), "rates": written, "flags": flags})
     parts = []
     for name in ("sensitivity", "specificity"):
-        figure = frames.figure(getattr(rates["fixed"], name), unit="%")
-        parts.append(f"{name} {tables.text(figure)} % of {figure['n']}, ")
+        estimate = frames.figure(getattr(rates["fixed"], name), unit="%")
+        parts.append(f"{name} {tables.text(estimate)} % of {estimate['n']}, ")
     summary = f"{kind}: {''.join(parts)}unscored {rates['fixed'].n_unscored}; {file}"
     return "\n".join([summary, *(f"Note: {sentence}" for sentence in flags)])

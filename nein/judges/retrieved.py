@@ -64,7 +64,7 @@ def run(options: RetrievedConfig) -> str:
                 Case("retrieved", image, image, functools.partial(_first_frame, task, image), tuple(words))
                 for image, words in judged.collect_words(queries).items()
             ]
-            verdicts = {(row["id"], row["word"]): row for row in asking.rows(cases)}
+            verdicts = {(row["id"], row["word"]): row for row in asking.ask(cases)}
             rows = list(judged.make_verdict_rows(queries, verdicts, settings.protocol))
             atomic.write_lines(folder / f"{task.key}.jsonl", rows)
             label = {"task": task.what, "variant": task.variant, "judge": kind}

@@ -18,7 +18,7 @@ from nein.engine import atomic
 from nein.engine.answers import AnswerCache
 from nein.engine.images import decode, write_png
 from nein.judges import calibrate as known
-from nein.judges.calibrate import Asking, counts
+from nein.judges.calibrate import Asking, count_questions
 from nein.loading.errors import UserError
 from nein.models import judges
 from nein.nano import data as nano_data
@@ -70,21 +70,21 @@ def perfect(inside):
 
 
 def test_truth_of_the_sources_and_of_the_instances_is_that_of_the_scenes(world, annotations, inside):
-    cases = known.sources(loading.load(str(world)))
-    cases += known.instances(annotations, seed=0)
+    cases = known.make_source_cases(loading.load(str(world)))
+    cases += known.make_instance_cases(annotations, seed=0)
     assert {case.set for case in cases} == {"sources", "instances"}
     for case in cases:
         there = inside[case.decode().tobytes()]
         for word in (word for word in case.words if word.role == "object"):
             assert word.present == (word.word in there), (case.id, word)
-    questions = counts(cases)
+    questions = count_questions(cases)
     assert min(questions["sources"][1], *questions["instances"]) > 100
-    again, other = ([c.words for c in known.instances(annotations, seed=s)] for s in (0, 1))
+    again, other = ([c.words for c in known.make_instance_cases(annotations, seed=s)] for s in (0, 1))
     assert again == [case.words for case in cases if case.set == "instances"] != other
 
 
 def test_pasting_puts_the_object_in_and_changes_nothing_else(annotations):
-    cases = known.paste_cases(replace(annotations, images=annotations.images[:20]), seed=0)
+    cases = known.make_pasted_cases(replace(annotations, images=annotations.images[:20]), seed=0)
     assert cases
     for with_object, without in zip(cases[::2], cases[1::2], strict=True):
         assert (with_object.words[0].present, without.words[0].present) == (True, False)
@@ -108,9 +108,9 @@ def test_a_crowd_is_there_but_is_never_cut_out(world, annotations, tmp_path):
     (tmp_path / "instances.json").write_text(json.dumps(content))
     after = coco.read(instances=tmp_path / "instances.json", folder=world)
     assert [p.categories for p in after.images] == [p.categories for p in annotations.images]
-    assert known.instances(after, 0)[0].words == known.instances(annotations, 0)[0].words
-    assert known.paste_cases(annotations, seed=0)
-    assert known.paste_cases(after, seed=0) == []
+    assert known.make_instance_cases(after, 0)[0].words == known.make_instance_cases(annotations, 0)[0].words
+    assert known.make_pasted_cases(annotations, seed=0)
+    assert known.make_pasted_cases(after, seed=0) == []
 
 
 def mirrored(picture):
@@ -140,14 +140,14 @@ def test_a_judge_that_does_not_look_or_read_is_flagged_by_a_control(
         }.get(judge, there != ("not contain" in prompt))  # fmt: skip
         return "Yes" if yes else "No"
 
-    cases, how = known.instances(annotations, seed=0), judges.JudgeOptions()
-    asked = known.controls(cases, "vqa")
+    cases, how = known.make_instance_cases(annotations, seed=0), judges.JudgeOptions()
+    asked = known.make_control_cases(cases, "vqa")
     assert {case.control for case in asked} == set(calibrations.CONTROLS)
     for case in asked:
         if case.control in ("picture", "question"):
             assert not inside[case.decode().tobytes()] & {word.word for word in case.words}
     asking = Asking("vqa", ScriptedJudge(rule, judge), how, tmp_path)
-    made = frames.frame(calibrations.check_controls(asking.rows([*cases, *asked]), "eye"))
+    made = frames.frame(calibrations.check_controls(asking.ask([*cases, *asked]), "eye"))
     flags = {row["group"]: row["flag"] for row in frames.records(made) if row["metric"] in ("fall", "same")}
     assert [name for name in calibrations.CONTROLS if flags[name]] == failed
     said = calibrations.list_flags(made, ["eye"])
@@ -155,7 +155,7 @@ def test_a_judge_that_does_not_look_or_read_is_flagged_by_a_control(
     assert all(calibrations.CONTROLS[name] in said[0] for name in failed)
     if judge == "perfect":
         assert {row["value"] for row in frames.records(made) if row["metric"] in ("before", "same")} == {1.0}
-    every = known.controls([*known.sources(loading.load(str(world))), *cases], "ovd")
+    every = known.make_control_cases([*known.make_source_cases(loading.load(str(world))), *cases], "ovd")
     assert {case.control for case in every} == {"black", "picture", "question", "mirrored"}
     assert {case.set for case in every} == {"instances"}  # of which all is known
     assert "calibrated without controls" in calibrations.list_flags(frames.frame([]), ["eye"])[0]
@@ -163,11 +163,11 @@ def test_a_judge_that_does_not_look_or_read_is_flagged_by_a_control(
 
 @pytest.mark.parametrize(("kind", "name", "failed"), [("vqa", "llava", ["negated"]), ("ovd", "owlv2", [])])
 def test_the_miniature_judges_look_and_the_vlm_does_not_hear_not(annotations, tmp_path, kind, name, failed):
-    cases, how = known.instances(annotations, seed=0)[:8], judges.JudgeOptions()
+    cases, how = known.make_instance_cases(annotations, seed=0)[:8], judges.JudgeOptions()
     judge = judges.load(kind, f"nano:{name}", services=None, device="cpu", dtype="float32")
-    asked = known.controls(cases, kind)
+    asked = known.make_control_cases(cases, kind)
     asking = Asking(kind, judge, how, tmp_path)
-    made = calibrations.check_controls(asking.rows([*cases, *asked]), kind)
+    made = calibrations.check_controls(asking.ask([*cases, *asked]), kind)
     assert [row["group"] for row in made if row.get("flag")] == failed
 
 
