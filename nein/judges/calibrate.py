@@ -223,9 +223,8 @@ class Asking:
             batches = [missing[start : start + self.batch_size] for start in starts]
             on_cpu = self.judge.describe().get("device") == "cpu"
             with Bar(f"ask {self.kind}", len(missing)) as bar:
-                for batch, new_answers in machine.map_parallel(
-                    self._ask_batch, batches, on_cpu, self.threads
-                ):
+                answered = machine.map_parallel(self._ask_batch, batches, on_cpu, self.threads)
+                for batch, new_answers in answered:
                     cache.put_all({(space, key): answer for key, answer in new_answers.items()})
                     answers |= new_answers
                     bar.update(len(batch))
@@ -301,12 +300,8 @@ def calibrate(asking: Asking, cases: Sequence[Case]) -> str:
     rows = [*asking.ask(cases), *asking.ask(make_control_cases(cases, kind))]
     file = asking.folder / f"{kind}-{judge.fingerprint[:12]}.json"
     atomic.write_lines(file.with_suffix(".jsonl"), rows)
-    facts = {
-        "kind": kind,
-        "fingerprint": judge.fingerprint,
-        "judge": judge.describe(),
-        **asking.options.decisive(kind),
-    }
+    facts = {"kind": kind, "fingerprint": judge.fingerprint, "judge": judge.describe()}
+    facts |= asking.options.decisive(kind)
     calibration = Calibration(kind, facts, rows)
     rates = {protocol: calibration.rates(protocol) for protocol in ("fixed", "paper")}
     flags = calibrations.list_flags(frames.frame(calibrations.check_controls(rows, kind)), [kind])

@@ -230,6 +230,7 @@ class Score(Stage):
         return number, [self._make_pair(sample, edits[sample.id], read) for sample in samples]
 
     def _read(self, path: Path, role: str) -> tuple[np.ndarray | str, str]:
+        """(image or the reason why there is none, digest of its pixels or "")."""
         image = read_image(path, role, self.plain)
         return image, "" if isinstance(image, str) else pixel_digest(image)
 
