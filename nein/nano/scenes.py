@@ -185,8 +185,9 @@ def background(kind: str, seed: int, style: str = PLAIN) -> Image.Image:
         draw.ellipse(box, fill=jitter((205, 150, 88), 6))
     elif kind == "night":
         for _ in range(7):
-            x, height, radius = rng.uniform(0, side), rng.uniform(0, y * 0.9), side / 110
-            draw.ellipse([x - radius, height - radius, x + radius, height + radius], fill=(225, 225, 200))
+            across, down, radius = rng.uniform(0, side), rng.uniform(0, y * 0.9), side / 110
+            star = [across - radius, down - radius, across + radius, down + radius]
+            draw.ellipse(star, fill=(225, 225, 200))
     return image
 
 
