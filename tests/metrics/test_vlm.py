@@ -58,12 +58,12 @@ def test_thoughts_are_no_answer_and_their_probabilities_none(chat, monkeypatch):
     asked = [[ChoiceQuestion(write_prompt("paper", "What?", ["cat", "dog"]))]]
     picture = [tiny.picture(0)]
     for text, answer in (("<think>No.</think> Yes", "Yes"), ("No.</thinking>Yes", "Yes"), ("Yes", "Yes")):
-        monkeypatch.setattr(chat.chat, "text", lambda ids, text=text: text)
+        monkeypatch.setattr(chat.chat, "decode_ids", lambda ids, text=text: text)
         [[said]] = chat.ask(picture, [QUESTIONS[:1]])
         assert (said.text, said.p_yes is None) == (answer, text != answer)
         [[reply]] = model.answer(picture, asked, ["generated", "logprob"])
         assert (reply.text, reply.logprobs is None) == (text, text != answer)
-    monkeypatch.setattr(chat.chat, "text", lambda ids: "<think>No")
+    monkeypatch.setattr(chat.chat, "decode_ids", lambda ids: "<think>No")
     with pytest.raises(ValueError, match="within the model's thoughts"):
         chat.ask(picture, [QUESTIONS[:1]])
 

@@ -129,10 +129,12 @@ class WithRemedy(editors.Editor):
         edited = iter(self._editor.edit(forwarded) if forwarded else ())
         results = []
         for item, note in sent:
-            is_sent = isinstance(item, EditRequest)
-            result = _add_note(next(edited) if is_sent else item, note)
-            if self.rewrites and is_sent and result.rewritten is None:  # or the editor rewrote it once more
-                result = dataclasses.replace(result, rewritten=item.instruction)
+            if isinstance(item, EditRequest):
+                result = _add_note(next(edited), note)
+                if self.rewrites and result.rewritten is None:  # else the editor rewrote it once more
+                    result = dataclasses.replace(result, rewritten=item.instruction)
+            else:
+                result = _add_note(item, note)
             results.append(result)
         return results
 
