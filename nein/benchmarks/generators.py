@@ -37,12 +37,12 @@ from nein.models import judges, references
 from nein.models.cached import Services
 from nein.models.editor_choice import ExternalEdits
 from nein.models.judges import OBJECT, QUESTION, JudgeOptions, Word
-from nein.reporting import cards
+from nein.reporting import cards, tables
 from nein.reporting import figures as frames
 from nein.reporting.figures import Figure
 from nein.reporting.page import Page, Section
 from nein.reporting.scores import ScoreTable
-from nein.reporting.tables import COUNTS, Column, Row, Table, entry, p_value, widest
+from nein.reporting.tables import COUNTS, Column, Row, Table, entry, p_value
 from nein.statistics import calibration
 
 IMAGES, FORBIDDEN, WANTED = "images", "forbidden", "wanted"
@@ -424,10 +424,13 @@ class Generators(Benchmark):
         calibrated = calibrations.load(options.calibration, explicit=True)
         pairs = itertools.product(finished, calibrated)
         rows = [row for run, judge in pairs if judge.fits(run.manifest) for row in correct_shares(run, judge)]
-        gaps = self.gaps(finished)
-        gaps = frames.select(gaps, measure=frames.values(gaps, "measure")[:1])
-        words = {"quantity": "what is obeyed", "change": "a thing is denied, not asked for"}
-        findings = [*filter(None, [widest(gaps, **words, models="generators")])]
+        findings = []
+        for run in finished:
+            for row in frames.records(run.figures, task="excess")[:1]:  # by VQA, where it was asked
+                findings.append(
+                    f"{run.name} draws a thing {tables.text(row)} points more often when its prompt "
+                    "denies it than when its prompt does not mention it."
+                )
         parts = []
         if isinstance(options, ReportConfig):  # an evaluation writes no page
             metrics = frames.values(finished[0].figures, "metric", [*METRICS])
