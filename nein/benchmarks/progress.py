@@ -13,7 +13,8 @@ from typing import Any
 
 from nein.config.groups import Runs
 from nein.config.options import dump
-from nein.engine.folder import Blocks, Folder, collect_runs, describe_spending, read_spending
+from nein.engine.answers import describe_spending, read_spending
+from nein.engine.folder import Blocks, Folder, collect_runs
 from nein.engine.run import is_at_work
 
 #: Tokens and seconds per request, until OUT has an answer of the model: a question about an image of 512
@@ -29,7 +30,6 @@ def lines(config: Any) -> Iterator[str]:
     from nein.benchmarks import registry
     from nein.benchmarks.nein.runs import EDIT
     from nein.editors import split_address
-    from nein.engine.folder import describe_spending, read_spending
     from nein.loading.service import AT_ONCE, price
     from nein.models.references import split_label
 

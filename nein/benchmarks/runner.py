@@ -26,7 +26,8 @@ from nein.benchmarks.config import CompareConfig, ReportConfig
 from nein.config.options import Options
 from nein.datasets.harness import Question
 from nein.engine import atomic, images, machine
-from nein.engine.folder import COMPLETE, INCOMPLETE, Blocks, Folder, describe_spending, find_runs, get_row_id
+from nein.engine.answers import describe_spending
+from nein.engine.folder import COMPLETE, INCOMPLETE, Blocks, Folder, find_runs, get_row_id
 from nein.engine.machine import UNSCORED
 from nein.engine.run import Executor
 from nein.engine.stages import Stage, Step

@@ -1,8 +1,7 @@
-"""Caches on disk: answers of models with their costs, so that no request is sent twice; and features of
-images and texts.
+"""Caches on disk: answers of models with their costs (SQLite), features of images and texts (safetensors).
 
-An entry has a space and a key. A *space* names the model, its weights and its settings. A key names the
-input; a *scope* names all inputs of a block (`hash_scope`).
+An entry has a space and a key. A *space* names the model, its weights and its settings. A *key* names one
+input; a *scope* is the key of a whole block (`hash_scope`).
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nein.engine import atomic
-from nein.engine.folder import SPENDING
 from nein.loading.digests import Json
 from nein.loading.errors import UserError
 
@@ -28,15 +26,19 @@ if TYPE_CHECKING:  # the help of a command loads no NumPy
     import numpy as np
 
 log = logging.getLogger(__name__)
+ANSWERS = "answers.sqlite"  # file name of an `AnswerCache` in a run or in OUT
 LOCK_TIMEOUT = 60.0  # seconds to wait for another process that is writing
+_SPENDING = "SELECT model, value FROM spent ORDER BY rowid"
+
+# --- answers -----------------------------------------------------------------------------
 
 
 class AnswerCache:
     """JSON objects by (space, key), and costs of requests by model, in one SQLite file, which threads and
     processes may share (a `metrics.base.Store`).
 
-    An answer is on disk before `put` returns; other processes see it at once. Raises UserError where the file
-    is damaged or cannot be written, also on a file system without locks.
+    An answer is on disk before `put` returns; other processes see it at once. Methods raise UserError if the
+    file is damaged, cannot be written, or lies on a file system without locks.
     """
 
     def __init__(self, path: Path, *, wait: float = LOCK_TIMEOUT) -> None:
@@ -52,7 +54,6 @@ class AnswerCache:
             db.execute("CREATE TABLE IF NOT EXISTS spent (model TEXT PRIMARY KEY, value TEXT)")
 
     def get(self, space: str, key: str) -> Json | None:
-        """The answer, or None."""
         query = "SELECT value FROM answers WHERE key = ?"
         with self._mutex, self._translate_errors():
             row = self._db.execute(query, (_hash_key(space, key),)).fetchone()
@@ -62,28 +63,31 @@ class AnswerCache:
         self.put_all({(space, key): value})
 
     def put_all(self, values: Mapping[tuple[str, str], Mapping[str, Any]]) -> None:
-        """Writes all of `values`, by (space, key); none of them if the process is killed."""
-        rows = [(_hash_key(*key), json.dumps(value, allow_nan=False)) for key, value in values.items()]
+        """Writes (space, key) -> answer in one transaction: all, or none if the process is killed."""
+        rows = [
+            (_hash_key(space, key), json.dumps(value, allow_nan=False))
+            for (space, key), value in values.items()
+        ]
         with self._transaction() as db:
             db.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?)", rows)
 
     def add_cost(self, model: str, dollars: Decimal | None, **counts: float) -> None:
-        """Adds one request to the costs of a model. dollars: None for an unknown price."""
+        """Adds one request to the costs of a model. dollars: None if its price is unknown."""
         with self._transaction() as db:
             row = db.execute("SELECT value FROM spent WHERE model = ?", (model,)).fetchone()
             entry: Json = json.loads(row[0]) if row else {"dollars": None, "dearest": None}
             for name, count in {"requests": 1, **counts}.items():
                 entry[name] = entry.get(name, 0) + count
-            if dollars is not None:
+            if dollars is not None:  # decimal strings: sums of cents stay exact
                 entry["dollars"] = str(dollars + Decimal(entry["dollars"] or 0))
                 entry["dearest"] = str(max(dollars, Decimal(entry["dearest"] or 0)))
             db.execute("INSERT OR REPLACE INTO spent VALUES (?, ?)", (model, json.dumps(entry)))
 
     def read_spending(self) -> dict[str, Json]:
-        """Model -> requests, tokens, seconds; `dollars` of all requests and of the `dearest` one, as decimal
-        strings, None without a price."""
+        """Model -> its sums: requests, tokens, seconds, and `dollars`; `dearest` is the price of the dearest
+        request. Dollars are decimal strings, None without a price."""
         with self._mutex, self._translate_errors():
-            return {model: json.loads(value) for model, value in self._db.execute(SPENDING)}
+            return {model: json.loads(value) for model, value in self._db.execute(_SPENDING)}
 
     def close(self) -> None:
         with self._mutex:  # closing while another thread reads would crash
@@ -103,7 +107,6 @@ class AnswerCache:
 
     @contextlib.contextmanager
     def _translate_errors(self) -> Iterator[None]:
-        """Raises UserError for SQLite's errors."""
         try:
             yield
         except sqlite3.OperationalError as error:
@@ -119,16 +122,16 @@ class AnswerCache:
 
 
 class BlockStore:
-    """The entries of one block: read once per space, and written by `flush`. Every thread has its own store.
+    """The entries of one block in memory: read once per space, written by `flush`. Each thread has its own.
 
     cache  An `AnswerCache` or a `FeatureCache`, whose value for (space, scope) is key -> entry.
-    scope  The block: the last bits of an entry depend on the batch.
+    scope  Names the block. Entries are stored by block since their last bits depend on the batch.
     """
 
     def __init__(self, cache: Any, scope: str) -> None:
         self._cache, self._scope = cache, scope
-        self._spaces: dict[str, Json] = {}
-        self._changed: set[str] = set()
+        self._spaces: dict[str, Json] = {}  # space -> key -> entry
+        self._changed: set[str] = set()  # spaces with new entries
 
     def get(self, space: str, key: str) -> Any:
         if space not in self._spaces:
@@ -151,6 +154,35 @@ def _hash_key(space: str, key: str) -> bytes:
     return hashlib.sha256(json.dumps([space, key]).encode()).digest()[:16]
 
 
+# --- spending, of a run or OUT that no command has open -----------------------------------
+
+
+def read_spending(folder: Path, above: int = 3) -> dict[str, Json]:
+    """`AnswerCache.read_spending` of the first answer file with costs in `folder` or in one of the `above`
+    folders that contain it; {} without one."""
+    for out in (folder, *folder.absolute().parents[:above]):
+        for path in (out / ANSWERS, out / "cache" / ANSWERS):
+            address = f"{path.resolve().as_uri()}?mode=ro"  # a run may lie on a read-only disk
+            with (
+                contextlib.suppress(sqlite3.Error),
+                contextlib.closing(sqlite3.connect(address, uri=True)) as db,
+            ):
+                if totals := {model: json.loads(value) for model, value in db.execute(_SPENDING)}:
+                    return totals
+    return {}
+
+
+def describe_spending(spending: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """A line per model: "gpt-5-mini: $0.56 for 1,234 requests (2,000,000 tokens in, 9,000 out)"."""
+    lines = []
+    for name, totals in spending.items():
+        dollars = "price unknown" if totals["dollars"] is None else f"${Decimal(totals['dollars']):.2f}"
+        count = f"{totals['requests']:,} request{'' if totals['requests'] == 1 else 's'}"
+        tokens = f"{totals.get('input_tokens', 0):,} tokens in, {totals.get('output_tokens', 0):,} out"
+        lines.append(f"{name}: {dollars} for {count} ({tokens})")
+    return lines
+
+
 # --- features ---------------------------------------------------------------------------
 
 
@@ -161,10 +193,10 @@ def hash_scope(ids: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class FeatureCache:
-    """Features by space and scope: key -> float32 array, one small file per block below `root`.
+    """Features of the inputs of a block: key -> float32 array, one file per space and scope below `root`.
 
-    The space names weights, preprocessing and dtype. The scope is part of the address, since a network's last
-    bits depend on the batch, and a result must not depend on what was cached before.
+    The space names weights, preprocessing and dtype. Features are stored by block since a network's last bits
+    depend on the batch, and a result must not depend on what was cached before.
     """
 
     root: Path

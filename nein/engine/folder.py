@@ -1,4 +1,4 @@
-"""The folder of a run: it describes itself, resumes, and refuses to mix results.
+"""Run folders: `Blocks` divides a run's records into numbered ranges; `Folder` reads and writes its files.
 
     FOLDER/
       manifest.json             format, status, identity, and facts about the latest command
@@ -6,8 +6,7 @@
       models/<kind>.json        fingerprint and description of a model that made rows
       notes/<process>.json      costs of a worker, by stage and by model; written once, at its end
       <output>/identity.json    what decides the rows of one output, if it may differ from the folder's
-      <output>/000/000012.jsonl a block: its head (`Stage.head`), then one row a line, as JSON; a thousand
-                                blocks to a folder
+      <output>/000/000012.jsonl block 12: its head (`Stage.head`), then one JSON row per line
 
 A block is done when its file exists, which is written atomically. Rows hold no time and no host: two
 processes that make the same block write the same bytes, and no lock is needed.
@@ -16,18 +15,15 @@ processes that make the same block write the same bytes, and no lock is needed.
 from __future__ import annotations
 
 import bisect
-import contextlib
 import hashlib
 import itertools
 import json
 import os
 import shutil
 import socket
-import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -35,14 +31,14 @@ import pydantic
 from typing_extensions import NotRequired
 
 from nein.engine import atomic
+from nein.engine.answers import ANSWERS, read_spending
 from nein.engine.atomic import Row, record
 from nein.loading.digests import Json
 from nein.loading.errors import UserError
 
-FORMAT = 7
-COMPLETE, INCOMPLETE = "complete", "incomplete"
-MANIFEST, ANSWERS = "manifest.json", "answers.sqlite"
-SPENDING = "SELECT model, value FROM spent ORDER BY rowid"  # in the database ANSWERS
+FORMAT = 7  # version of this layout; folders of another version are refused
+COMPLETE, INCOMPLETE = "complete", "incomplete"  # values of a manifest's "status"
+MANIFEST = "manifest.json"
 CONTENTS = "weights or source"  # key of an identity: role of a model -> digest of its files
 SEGMENT = 1000  # consecutive blocks whose files share a folder, so that listings stay short
 
@@ -52,10 +48,10 @@ SEGMENT = 1000  # consecutive blocks whose files share a folder, so that listing
 
 @dataclass(frozen=True)
 class Blocks:
-    """Block b is the records [b * size, (b + 1) * size) of `count`.
+    """The division of `count` records into blocks; block b holds the records [b * size, (b + 1) * size).
 
     indices  Indices of the selected records, ascending; a range where there are millions.
-    unit     Size of a group of records whose blocks all go to one worker; 0: every block is its own group.
+    unit     Records of a group whose blocks all go to one worker; 0: every block is its own group.
     """
 
     count: int
@@ -93,44 +89,43 @@ class Blocks:
 
     @property
     def units(self) -> Blocks:
-        """The same records in blocks of a unit."""
+        """The same records in larger blocks: one per unit."""
         return Blocks(self.count, self.unit or self.size, self.indices)
 
     def count_selected(self, number: int) -> int:
         """The number of selected records of a block."""
-        first, end = (bisect.bisect_left(self.indices, part * self.size) for part in (number, number + 1))
-        return end - first
+        first = bisect.bisect_left(self.indices, number * self.size)
+        return bisect.bisect_left(self.indices, (number + 1) * self.size) - first
 
     @property
     def numbers(self) -> Sequence[int]:
-        """The blocks that hold a selected record, ascending; a range where `indices` is one."""
+        """The numbers of the blocks with a selected record, ascending; a range where `indices` is one."""
         if isinstance(self.indices, range) and self.indices:
             return range(self.indices[0] // self.size, self.indices[-1] // self.size + 1)
         return sorted({index // self.size for index in self.indices})
 
     def share(self, rank: int, size: int) -> Sequence[int]:
-        """The blocks of worker `rank` of `size`, ascending; one worker gets all blocks of a unit."""
+        """The block numbers of worker `rank` of `size`, ascending: its units u have u % size == rank."""
         if size == 1:
             return self.numbers
         unit = self.unit or self.size
-        return [number for number in self.numbers if number * self.size // unit % size == rank]
+        return [number for number in self.numbers if (number * self.size // unit) % size == rank]
 
     def members(self, number: int) -> range:
         """Indices of a block's records, selected or not."""
         return range(number * self.size, min((number + 1) * self.size, self.count))
 
     def needed(self, number: int) -> range:
-        """Indices of a block's records up to the last selected one. A block that a limit cut is made again
-        when the limit grows."""
+        """Indices of a block's records up to the last selected one. A block that a limit cut short is made
+        again when the limit grows."""
         members = self.members(number)
-        # The largest selected index below the end of the block.
-        last = self.indices[bisect.bisect_left(self.indices, members.stop) - 1]
-        return range(members.start, last + 1)
+        selected_before_end = bisect.bisect_left(self.indices, members.stop)  # how many
+        return range(members.start, self.indices[selected_before_end - 1] + 1)
 
 
 def sample_seed(run_seed: int, sample_id: str, repeat: int = 0) -> int:
-    """A seed in [0, 2**63): the first 63 bits of SHA-256 over "run seed / sample id / repeat". A sample and
-    its affirmative twin start from the same noise, so that their difference is paired."""
+    """The seed of a sample, in [0, 2**63): the first 63 bits of SHA-256 over "run seed/sample id/repeat". A
+    sample and its affirmative twin share it, and so start from the same noise: their difference is paired."""
     digest = hashlib.sha256(f"{run_seed}/{sample_id}/{repeat}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
@@ -138,9 +133,9 @@ def sample_seed(run_seed: int, sample_id: str, repeat: int = 0) -> int:
 # --- the folder --------------------------------------------------------------------------------------
 
 
-# Types of the JSON files. Manifest: `_HEAD` is read first, `EVERY` has the entries of all benchmarks.
+# Types of the manifest: `_HEAD` is checked first; `MANIFEST_FIELDS` are the entries of all benchmarks.
 _HEAD = record({"format": NotRequired[int], "benchmark": NotRequired[str]})
-_SPAN = Annotated[list[int], pydantic.Field(min_length=2, max_length=2)]
+_SPAN = Annotated[list[int], pydantic.Field(min_length=2, max_length=2)]  # [first, end] of record indices
 _SELECTION: Any = record({"size": int, "unit": NotRequired[int], "records": list[_SPAN]})
 _INVOCATION: Any = record(
     {
@@ -150,38 +145,38 @@ _INVOCATION: Any = record(
         "environment": NotRequired[Json],
     }
 )
-EVERY: Row = {
+MANIFEST_FIELDS: Row = {
     "status": NotRequired[str],
     "identity": Row,
     "invocations": NotRequired[list[_INVOCATION]],
     "selected": NotRequired[dict[str, _SELECTION]],
 }
-_MODEL = record({"fingerprint": str})
-# Note of a worker: stage -> its cost (peak_memory: "host", "device" -> bytes), and model -> its usage.
+_MODEL = record({"fingerprint": str})  # models/<kind>.json
+# notes/<process>.json: stage -> its cost (peak_memory: "host" or "device" -> bytes), model -> its usage.
 _COST: Any = record({"blocks": int, "rows": int, "seconds": float, "peak_memory": dict[str, int]})
 _NOTE = record({"stages": dict[str, _COST], "usage": Row})
 
 
 @dataclass(frozen=True)
 class Folder:
-    """Paths, manifest and rows of one run; holds no open file.
+    """Manifest, notes and blocks of the run in `path`; holds no open file. Benchmarks subclass it.
 
-    content_name   The word for its content in messages: "edits", "answers".
+    content_name   What messages call the results: "edits", "answers".
     row_types      Output, or the first part of its name -> the dataclass of its rows (default: dictionaries).
     benchmark      The benchmark of these runs, as manifests name it; "": any.
-    manifest_type  The type of its manifest.
+    manifest_type  The type that `manifest` checks.
     """
 
     path: Path
     content_name: ClassVar[str] = "results"
     row_types: ClassVar[Mapping[str, Any]] = {}
     benchmark: ClassVar[str] = ""
-    manifest_type: ClassVar[Any] = record(EVERY)
+    manifest_type: ClassVar[Any] = record(MANIFEST_FIELDS)
 
     # --- manifest --------------------------------------------------------------------------
 
     def entries(self) -> Row:
-        """The entries of the manifest file; {} without one. Raises UserError for another `FORMAT`."""
+        """The manifest file, only its head checked; {} without one. Raises UserError for another `FORMAT`."""
         path = self.path / MANIFEST
         entries: Row = atomic.read_json(path, _HEAD) if path.exists() else {}
         if entries.get("format", FORMAT) != FORMAT:
@@ -197,8 +192,8 @@ class Folder:
         return self.entries().get("status") == COMPLETE
 
     def manifest(self) -> Json:
-        """The manifest, with `models` (kind -> fingerprint and description), `usage` (by model and worker)
-        and `spent` (by model, over all runs of its OUT); {} without a manifest.
+        """The checked manifest file, {} without one; three entries come from other files: `models` (kind ->
+        fingerprint and description), `usage` (by model and worker), `spent` (by model, over all runs of OUT).
 
         Raises UserError for a run of another benchmark or of another version of this package.
         """
@@ -224,15 +219,16 @@ class Folder:
     ) -> None:
         """Starts the run, or resumes one of the same `identity`. For the main process.
 
-        facts  Further entries of the manifest: configuration and data of the latest command. "invocation" is
-               appended to those of earlier commands.
+        facts      Further entries of the manifest: configuration and data of the latest command. "invocation"
+                   is appended to those of earlier commands.
+        overwrite  Remove a run of another identity; else UserError names the first key that differs.
+        anew       Remove any run.
 
-        Raises UserError naming the first key that differs. `overwrite` removes a run that differs, `anew` any
-        run; answers of models stay, since their address says what they answer.
+        Answers of models are never removed: their key says what they answer.
         """
         atomic.remove_drafts(self.path)
         before = self.entries()
-        difference = first_difference(before["identity"], identity) if before else None
+        difference = _first_difference(before["identity"], identity) if before else None
         if difference and not overwrite:
             raise UserError(
                 f"'{self.path}' holds {self.content_name} made with {difference}; "
@@ -257,10 +253,10 @@ class Folder:
         atomic.write_json(self.path / MANIFEST, {**self.entries(), **entries})
 
     def open_output(self, output: str, identity: Mapping[str, Any], *, overwrite: bool) -> None:
-        """Adds an output (a metric, say) to the run. Raises UserError where its rows have another identity;
-        `overwrite` removes them."""
+        """Adds an output (a metric, say) to the run. `overwrite` removes rows of another identity; else they
+        raise UserError."""
         path = self.path / output / "identity.json"
-        difference = first_difference(atomic.read_json(path, dict), identity) if path.exists() else None
+        difference = _first_difference(atomic.read_json(path, dict), identity) if path.exists() else None
         if difference and not overwrite:
             raise UserError(
                 f"'{self.path}' holds {Path(output).name} made with {difference}; "
@@ -274,19 +270,19 @@ class Folder:
         atomic.write_json(path, dict(identity))
 
     def outputs(self, group: str) -> dict[str, Json]:
-        """Name -> identity of the outputs `group`/<name> that have been opened."""
+        """Name -> identity, of the outputs `group`/<name> that `open_output` added."""
         paths = sorted((self.path / group).glob("*/identity.json"))
         return {path.parent.name: atomic.read_json(path, dict) for path in paths}
 
     # --- models and notes ------------------------------------------------------------------
 
     def models(self) -> dict[str, Row]:
-        """Kind -> fingerprint and description, of the models that made rows."""
+        """Kind -> fingerprint and description, of the models that `note_model` wrote."""
         paths = sorted((self.path / "models").glob("*.json"))
         return {path.stem: atomic.read_json(path, _MODEL) for path in paths}
 
     def note_model(self, kind: str, fingerprint: str, description: Mapping[str, Any]) -> None:
-        """Writes the description of a loaded model. Raises UserError for another model under its name."""
+        """Writes the description of a loaded model, once. Raises UserError if its fingerprint has changed."""
         path = self.path / "models" / f"{kind}.json"
         if not path.exists():
             atomic.write_json(path, {"fingerprint": fingerprint, **description})
@@ -305,12 +301,13 @@ class Folder:
     def sum_costs(self) -> dict[str, Row]:
         """Stage -> blocks, rows and seconds of all workers, and their largest peak_memory."""
         sums: dict[str, Row] = {}
-        for stage, cost in (pair for note in self.read_notes().values() for pair in note["stages"].items()):
-            total = sums.setdefault(stage, {"blocks": 0, "rows": 0, "seconds": 0.0, "peak_memory": {}})
-            for key in ("blocks", "rows", "seconds"):
-                total[key] += cost[key]
-            for memory, peak in cost["peak_memory"].items():
-                total["peak_memory"][memory] = max(peak, total["peak_memory"].get(memory, 0))
+        for note in self.read_notes().values():
+            for stage, cost in note["stages"].items():
+                total = sums.setdefault(stage, {"blocks": 0, "rows": 0, "seconds": 0.0, "peak_memory": {}})
+                for key in ("blocks", "rows", "seconds"):
+                    total[key] += cost[key]
+                for memory, peak in cost["peak_memory"].items():
+                    total["peak_memory"][memory] = max(peak, total["peak_memory"].get(memory, 0))
         return sums
 
     def read_notes(self) -> dict[str, Row]:
@@ -321,13 +318,13 @@ class Folder:
     # --- blocks ----------------------------------------------------------------------------
 
     def check_inside(self, path: Path) -> Path:
-        """`path`, which a file of this folder names. Raises UserError if it leads out of the folder, or
-        through ".." or a link: the folder may come from a stranger."""
+        """Returns `path`, which a file of this folder names. Raises UserError if it leads out of the folder
+        or through a link: the folder may come from a stranger."""
         parts = path.parts[len(self.path.parts) :]
-        safe = path.is_relative_to(self.path) and ".." not in parts and "\0" not in str(path)
-        # Only the parts below the folder: on a network disk each check is an operation.
-        below = (self.path.joinpath(*parts[:count]) for count in range(1, len(parts) + 1))
-        if not safe or any(map(os.path.islink, below)):
+        is_safe = path.is_relative_to(self.path) and ".." not in parts and "\0" not in str(path)
+        # Links above the run are the user's own; each check costs a request on a network disk.
+        prefixes = (self.path.joinpath(*parts[:count]) for count in range(1, len(parts) + 1))
+        if not is_safe or any(map(os.path.islink, prefixes)):
             raise UserError(f"'{path}' leads out of '{self.path}'; paths of a run must stay in its folder.")
         return path
 
@@ -341,13 +338,13 @@ class Folder:
 
     def read(self, output: str, number: int) -> list[Any]:
         """The rows of a block, of their type in `row_types`. Raises UserError for a row of another type, and
-        for the block of another output or number."""
+        for a file whose head names another output or number."""
         row_type = self.row_types.get(output) or self.row_types.get(output.partition("/")[0], Row)
         path = self.block_path(output, number)
         with atomic.readable(path):
             first, *lines = path.read_bytes().splitlines() or [b"{}"]
         head = atomic.parse(first, Row, f"'{path}', line 1")
-        if not head.items() >= {"output": output, "block": number}.items():
+        if (head.get("output"), head.get("block")) != (output, number):
             raise UserError(
                 f"'{path}' is not block {number} of {output}; remove the file and rerun the command."
             )
@@ -362,13 +359,13 @@ class Folder:
         except (OSError, ValueError, TypeError, RecursionError):
             return {}
 
-    def records(self, output: str, number: int, blocks: Blocks) -> int:
-        """The number of records of a block; 0 where it does not exist."""
+    def count_records(self, output: str, number: int, blocks: Blocks) -> int:
+        """The number of records from which a block was made; 0 where it does not exist."""
         head = self.head(output, number)
         return int(head.get("records", len(blocks.members(number)))) if head else 0
 
     def rows(self, output: str, numbers: Iterable[int]) -> Iterator[Any]:
-        """The rows of blocks, in the order of `numbers`. Raises UserError for a block that is missing."""
+        """The rows of several blocks, in the order of `numbers`. Raises UserError for a missing block."""
         for number in numbers:
             if not self.block_path(output, number).exists():
                 raise UserError(
@@ -376,6 +373,22 @@ class Folder:
                     "missing-block",
                 )
             yield from self.read(output, number)
+
+
+def _first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
+    """ "seed 0, not 1": the first key, in sorted order, whose value differs; None when all agree."""
+    for key in sorted({*old, *new}):
+        before, after = old.get(key), new.get(key)
+        if key == CONTENTS:  # a model that was not downloaded yet had no digest: compare the common roles
+            before, after = before or {}, after or {}
+            roles = before.keys() & after.keys()
+            before = {role: before[role] for role in roles}
+            after = {role: after[role] for role in roles}
+        if before != after:
+            if isinstance(before, Mapping) and isinstance(after, Mapping):
+                return f"{key}: {_first_difference(before, after)}"
+            return f"{key} {before}, not {after}"
+    return None
 
 
 def get_row_id(row: Any) -> Any:
@@ -397,41 +410,3 @@ def collect_runs(paths: Sequence[Path]) -> list[Path]:
     if not runs:
         raise UserError(f"There is no run in '{paths[0]}'; give the --out of a command, or a run in it.")
     return list(runs.values())
-
-
-def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
-    """ "seed 0, not 1": the first key, in sorted order, whose value differs; None when all agree."""
-    for key in sorted({*old, *new}):
-        before, after = old.get(key), new.get(key)
-        if key == CONTENTS:  # a model that was not downloaded yet had no digest
-            before, after = before or {}, after or {}
-            roles = before.keys() & after.keys()
-            before, after = ({role: digests[role] for role in roles} for digests in (before, after))
-        if before != after:
-            if isinstance(before, Mapping) and isinstance(after, Mapping):
-                return f"{key}: {first_difference(before, after)}"
-            return f"{key} {before}, not {after}"
-    return None
-
-
-def read_spending(folder: Path, above: int = 3) -> dict[str, Json]:
-    """`AnswerCache.read_spending` of the OUT that `folder` is, or lies in up to `above` folders deep; {}
-    without requests."""
-    outs = (folder, *folder.absolute().parents[:above])
-    for path in (out / name for out in outs for name in (ANSWERS, f"cache/{ANSWERS}")):
-        address = f"{path.resolve().as_uri()}?mode=ro"  # a run may lie on a read-only disk
-        with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(address, uri=True)) as db:
-            if totals := {model: json.loads(value) for model, value in db.execute(SPENDING)}:
-                return totals
-    return {}
-
-
-def describe_spending(spending: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """A line per model: "gpt-5-mini: $0.56 for 1,234 requests (2,000,000 tokens in, 9,000 out)"."""
-    lines = []
-    for name, totals in spending.items():
-        dollars = "price unknown" if totals["dollars"] is None else f"${Decimal(totals['dollars']):.2f}"
-        count = f"{totals['requests']:,} request{'s' * (totals['requests'] != 1)}"
-        tokens = f"{totals.get('input_tokens', 0):,} tokens in, {totals.get('output_tokens', 0):,} out"
-        lines.append(f"{name}: {dollars} for {count} ({tokens})")
-    return lines

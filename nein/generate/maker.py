@@ -23,7 +23,8 @@ from nein.benchmarks.runner import invocation
 from nein.datasets import coco
 from nein.datasets.negbench.records import PICTURE_SUFFIXES
 from nein.engine import images
-from nein.engine.folder import ANSWERS, COMPLETE, Blocks, Folder, Row
+from nein.engine.answers import ANSWERS
+from nein.engine.folder import COMPLETE, Blocks, Folder, Row
 from nein.engine.run import Executor
 from nein.engine.stages import Model, Rows, Stage, Step
 from nein.loading.errors import UserError

@@ -32,8 +32,8 @@ from nein.benchmarks.nein.runs import RunDir
 from nein.datasets import coco
 from nein.datasets.nein import Dataset, reload
 from nein.engine import atomic, images, machine
-from nein.engine.answers import AnswerCache
-from nein.engine.folder import ANSWERS, Row
+from nein.engine.answers import ANSWERS, AnswerCache
+from nein.engine.folder import Row
 from nein.engine.machine import Processes
 from nein.engine.run import Bar
 from nein.judges.config import SETS, CalibrateConfig, read_config

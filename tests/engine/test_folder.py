@@ -5,8 +5,8 @@ from typing import ClassVar
 import pytest
 
 from nein.engine import atomic
-from nein.engine.answers import AnswerCache
-from nein.engine.folder import ANSWERS, CONTENTS, Folder
+from nein.engine.answers import ANSWERS, AnswerCache
+from nein.engine.folder import CONTENTS, Folder
 from nein.loading.errors import UserError
 from tests.helpers.commands import with_code
 from tests.helpers.runs import write_block

@@ -6,8 +6,8 @@ from decimal import Decimal
 
 import pytest
 
-from nein.engine.answers import AnswerCache
-from nein.engine.folder import Folder, find_runs, read_spending
+from nein.engine.answers import AnswerCache, read_spending
+from nein.engine.folder import Folder, find_runs
 from nein.loading.service import BudgetError, price, tokens
 from nein.models import cached
 from nein.models.cached import Spending

@@ -21,7 +21,7 @@ from nein.datasets.negbench.loading import DataSet
 from nein.datasets.negbench.records import Task
 from nein.datasets.negbench.registry import CSV_FILES
 from nein.engine.atomic import record
-from nein.engine.folder import EVERY, Folder, find_runs
+from nein.engine.folder import MANIFEST_FIELDS, Folder, find_runs
 from nein.loading.errors import UserError, near_match
 from nein.loading.references import (
     TEXTS,
@@ -252,7 +252,7 @@ class ResultsDir(Folder):
     }
     manifest_type: ClassVar = record(
         {
-            **EVERY,
+            **MANIFEST_FIELDS,
             "summary": NotRequired[record(_SUMMARY)],
             "data": NotRequired[record({"records_sha256": str})],
             "cut": NotRequired[record({"count": int, "of": int})],

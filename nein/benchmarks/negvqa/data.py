@@ -23,7 +23,7 @@ from typing_extensions import NotRequired
 
 from nein.datasets.negvqa import AVERAGE, HUB, category_of
 from nein.engine.atomic import Row, record
-from nein.engine.folder import EVERY, Folder
+from nein.engine.folder import MANIFEST_FIELDS, Folder
 from nein.reporting import figures as frames
 
 ANSWERS, BLIND, MATCHES = "answers", "blind", "matches"  # the stages and their outputs
@@ -67,7 +67,7 @@ class AnswersDir(Folder):
     row_types: ClassVar = {ANSWERS: Answer, BLIND: Answer, MATCHES: Match}
     manifest_type: ClassVar = record(
         {
-            **EVERY,
+            **MANIFEST_FIELDS,
             **dict.fromkeys(("preset", "protocol", "reference", "matcher"), str),
             "identity": record({"prompt": str, "asking": NotRequired[str | None]}),
             "scoring": list[str],

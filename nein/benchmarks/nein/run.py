@@ -174,7 +174,7 @@ class NeIn(Benchmark):
                 if edits:
                     steps.append(Edit(blocks=edited, model=editor, choice=choice, **of_run))
                 elif incomplete := [
-                    n for n in edited.numbers if len(edited.needed(n)) > run.records(EDIT, n, edited)
+                    n for n in edited.numbers if len(edited.needed(n)) > run.count_records(EDIT, n, edited)
                 ]:
                     raise UserError(
                         f"'{run.path}' lacks edits in {len(incomplete)} of {len(edited.numbers)} blocks of "

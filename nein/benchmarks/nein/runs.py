@@ -23,7 +23,7 @@ from nein.benchmarks.runner import SCORES_CSV, select_rows
 from nein.datasets.harness import Question
 from nein.datasets.nein import TRACKS
 from nein.engine import atomic, images
-from nein.engine.folder import EVERY, SEGMENT, Blocks, Folder, Row, collect_runs
+from nein.engine.folder import MANIFEST_FIELDS, SEGMENT, Blocks, Folder, Row, collect_runs
 from nein.loading.digests import json_digest
 from nein.loading.errors import UserError
 from nein.metrics import METRICS
@@ -132,7 +132,7 @@ class RunDir(Folder):
     benchmark = "nein"
     content_name = "edits"
     row_types: ClassVar = {EDIT: EditRow, SCORES: ScoreRow}
-    manifest_type: ClassVar = atomic.record({**EVERY, **MANIFEST})
+    manifest_type: ClassVar = atomic.record({**MANIFEST_FIELDS, **MANIFEST})
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -191,7 +191,7 @@ class RunDir(Folder):
             name
             for name in METRICS
             if self.list_blocks(output := scores_of(name)).issuperset(units.numbers)
-            and all(self.records(output, n, units) >= len(units.needed(n)) for n in units.numbers)
+            and all(self.count_records(output, n, units) >= len(units.needed(n)) for n in units.numbers)
         ]
 
     def score_rows(self, names: Sequence[str] | None = None, number: int | None = None) -> Iterator[ScoreRow]:
