@@ -124,7 +124,7 @@ def _judges() -> Iterator[Entry]:
 
 def _models() -> Iterator[Entry]:
     from nein import metrics
-    from nein.benchmarks.negbench.data import MODELS
+    from nein.benchmarks.negbench.models import MODELS
     from nein.models.needs import model_needs
     from nein.nano import zoo
 
@@ -217,7 +217,7 @@ def _read_presets(config_class: Any) -> Iterator[tuple[str, Any]]:
 def _list_presets(kinds: Iterable[str]) -> Iterator[Entry]:
     """The models of these kinds in the presets of all commands, each once, except the rows of NegBench. Kind
     "choices": a model that answers multiple choice."""
-    from nein.benchmarks.negbench.data import MODELS
+    from nein.benchmarks.negbench.models import MODELS
     from nein.models.needs import model_needs
 
     users_of: dict[tuple[str, str], list[str]] = {}  # (reference, kind) -> "COMMAND PRESET"

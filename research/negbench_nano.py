@@ -27,9 +27,9 @@ from pathlib import Path
 import pandas as pd
 from pydantic import PositiveInt
 
-from nein.benchmarks.negbench import data as files
+from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench.config import EvalConfig
-from nein.benchmarks.negbench.scores import TEXT_TO_IMAGE
+from nein.benchmarks.negbench.scoring import TEXT_TO_IMAGE
 from nein.benchmarks.runner import FIGURES_CSV
 from nein.cli import launch
 from nein.config.groups import Command, Output

@@ -14,7 +14,7 @@ from PIL import Image
 
 from nein.benchmarks.nein.runs import EditRow, RunDir
 from nein.datasets import negvqa as questions
-from nein.datasets.negbench.records import Files, ImageError
+from nein.datasets.negbench.media import Files, ImageError
 from nein.datasets.nein import load_folder
 from nein.loading.errors import UserError
 from nein.models import references

@@ -4,7 +4,7 @@ import pytest
 
 from nein import editors, listing, metrics
 from nein.benchmarks import registry
-from nein.benchmarks.negbench.data import MODELS
+from nein.benchmarks.negbench.models import MODELS
 from nein.datasets.negbench.registry import ROWS
 from nein.nano import scenes, zoo
 from tests.helpers import commands

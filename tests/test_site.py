@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nein import cli, editors
-from nein.benchmarks.negbench.data import MODELS
+from nein.benchmarks.negbench.models import MODELS
 from nein.config import options
 from nein.config.groups import SlurmJobs
 from nein.datasets.negbench import registry

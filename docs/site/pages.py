@@ -22,7 +22,7 @@ from typing import Any
 import yaml
 
 from nein import editors, metrics
-from nein.benchmarks.negbench.data import MODELS
+from nein.benchmarks.negbench.models import MODELS
 from nein.cli import commands
 from nein.config import options
 from nein.config.groups import Command

@@ -72,7 +72,7 @@ def make_command(config: MendConfig, arms: Sequence[str]) -> Any:
 def find_kind(config: MendConfig) -> str:
     """The kind by --kind, else by the model's name in our tables, else by its files. Raises UserError."""
     from nein import editors
-    from nein.benchmarks.negbench.data import MODELS
+    from nein.benchmarks.negbench.models import MODELS
     from nein.metrics import dual_prefix
     from nein.models import references
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from nein.benchmarks.runner import invocation
 from nein.datasets import coco
-from nein.datasets.negbench.records import PICTURE_SUFFIXES
+from nein.datasets.negbench.media import PICTURE_SUFFIXES
 from nein.engine import images
 from nein.engine.answers import ANSWERS
 from nein.engine.folder import COMPLETE, Blocks, Folder, Row

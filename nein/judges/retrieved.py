@@ -6,8 +6,8 @@ import functools
 import sys
 from typing import Any
 
-from nein.benchmarks.negbench import data as files
 from nein.benchmarks.negbench import estimates, judged, scores
+from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench.sections import AVOIDED, JUDGED
 from nein.benchmarks.negbench.stages import ModelTasks
 from nein.benchmarks.nein import calibrations

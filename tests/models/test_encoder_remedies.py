@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nein.benchmarks.negbench import data as models
+from nein.benchmarks.negbench import models
 from nein.metrics.dual import ControlEncoder, normalise, prepare, products
 from nein.models.remedies.encoders import Decomposed, SpaceVlm, rotate_away
 from nein.wording import denials

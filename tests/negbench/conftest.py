@@ -9,13 +9,13 @@ import pytest
 import torch
 from PIL import Image
 
-from nein.benchmarks.negbench import config, estimates, report, scores, stages
-from nein.benchmarks.negbench import data as files
+from nein.benchmarks.negbench import config, estimates, report, scores, scoring, stages
+from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench import runs as run
-from nein.benchmarks.negbench.stages import Encoded
+from nein.benchmarks.negbench.encoding import Encoded
 from nein.datasets.negbench import records
+from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.official import write as write_csv
-from nein.datasets.negbench.records import Drawn
 from nein.engine.run import Executor
 from nein.metrics.choices import Reply
 from nein.metrics.dual import openclip, prepare, products
@@ -237,7 +237,7 @@ def asked_by(folder):
 def rows_of(tmp_path, model, dataset):
     """Task and wording -> the rows of a run, from its blocks."""
     asked = asked_by(files.ResultsDir(tmp_path / "out" / model / dataset))
-    return {task.key: [json.dumps(row) for row in scores.read_rows(asked, task)] for task in asked.tasks}
+    return {task.key: [json.dumps(row) for row in scoring.read_rows(asked, task)] for task in asked.tasks}
 
 
 def measured(rows):

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from nein.benchmarks import baselines
-from nein.benchmarks.negbench import scores, sections, stages
+from nein.benchmarks.negbench import scoring, sections
+from nein.benchmarks.negbench.questions import ASKED, GREY, Distinct
 from nein.datasets.negbench.official import write as write_csv
 from nein.datasets.negbench.records import ChoiceTask, Option, Question, RetrievalTask
 from nein.metrics.dual import normalise
@@ -23,7 +24,7 @@ def test_without_a_half_what_is_chosen_has_the_highest_mean_over_the_other():
         task = ChoiceTask("x/task", asked, NOTHING)
         pictures, texts = encode(task)
         cosines = normalise(texts.features) @ normalise(pictures.features).T
-        for question, row in zip(asked, scores.score_choices(task, pictures, texts), strict=True):
+        for question, row in zip(asked, scoring.score_choices(task, pictures, texts), strict=True):
             if asked is pairs:
                 means = [cosines[:, pictures.rows[option.image]].mean() for option in question.options]
                 assert row["picture only"] == float(means[0] > means[1])
@@ -38,7 +39,7 @@ def test_retrieval_without_one_half_is_a_ranking_that_asks_nothing():
     original, negated = items(8, 2)
     task = RetrievalTask("x/retrieval", original, negated, NOTHING)
     pictures, texts = encode(task)
-    rows = list(scores.score_retrieval(task, pictures, texts))
+    rows = list(scoring.score_retrieval(task, pictures, texts))
     said = [text for item in negated for text in item.captions]
     shown = normalise(pictures.features)
     words = normalise(texts.features[[texts.rows[text] for text in said]])
@@ -46,7 +47,7 @@ def test_retrieval_without_one_half_is_a_ranking_that_asks_nothing():
     heard = list(np.argsort(-(words @ shown.mean(0))))
     for row in (row for row in rows if row["kind"] == "negated"):
         own = task.references.index(row["item"])
-        if row["direction"] == scores.TEXT_TO_IMAGE:
+        if row["direction"] == scoring.TEXT_TO_IMAGE:
             assert row["text only@5"] == pytest.approx(5 / 8)
             assert row["picture only@1"] == float(order.index(own) < 1)
             assert row["picture only@5"] == float(order.index(own) < 5)
@@ -59,7 +60,7 @@ def test_retrieval_without_one_half_is_a_ranking_that_asks_nothing():
 
 def test_controls_get_chance_in_every_half(tmp_path):
     found = evaluate(tmp_path, "nano", None, "--scenes", "40", "--model", "constant,random")
-    to_image = {"direction": scores.TEXT_TO_IMAGE}
+    to_image = {"direction": scoring.TEXT_TO_IMAGE}
     for run in found.values():
         for name in baselines.BASELINES:
             figure = frames.pick(run.figures, metric=name, type="all")
@@ -96,7 +97,7 @@ def test_a_model_is_asked_every_distinct_question_once_without_its_picture(tmp_p
         frames.pick(found["colour/beaf"].figures, metric=name, **where) for name in names
     )
     assert len(grey) == len(set(grey)) > 5
-    assert 5 < sum(stages.ASKED in words for words in seen) < len(seen) / 2  # every picture once
+    assert 5 < sum(ASKED in words for words in seen) < len(seen) / 2  # every picture once
     assert full["n"] == unseen["n"]
     assert full["value"] + unseen["value"] == pytest.approx(1)  # always no, and always yes
     assert seen[0].startswith("Is there a")  # it is asked for a word and not for a letter
@@ -120,19 +121,19 @@ def test_each_distinct_question_is_asked_once_and_stands_for_those_that_are_like
     # without the picture: a question in another order has the answer by its words
     options = (Option("a dog"), Option("no dog"))
     asked = (Question("1", "a.png", options, 0), Question("2", "b.png", options[::-1], 0))
-    distinct = stages.Distinct.make(baselines.TEXT_ONLY, ChoiceTask("x/caption", asked, NOTHING))
+    distinct = Distinct.make(baselines.TEXT_ONLY, ChoiceTask("x/caption", asked, NOTHING))
     (one,) = distinct.task.questions
     assert distinct.standing[asked[1].id] == one
-    assert one.image == stages.GREY
+    assert one.image == GREY
     assert (distinct.task.media.frames(one.image)[0] == baselines.LEVEL).all()
     assert distinct.reorder(asked[1], one, [0.2, 0.8]) == [0.8, 0.2]
     # without the words: captions are all alike, and nobody is asked
     task = ChoiceTask("x/mcq", questions(12, 4), NOTHING)
-    distinct = stages.Distinct.make(baselines.PICTURE_ONLY, task)
+    distinct = Distinct.make(baselines.PICTURE_ONLY, task)
     assert distinct.task.questions == ()
     for said in ({"scores": [1.0, 0.0, 0.0, 0.0]}, {"answer": "A", "letter": "A", "chosen": 0}):
         answers = {question.id: {**said, "reason": ""} for question in task.questions}
-        rows = scores.score_answers(task, answers, [(distinct, {})])
+        rows = scoring.score_answers(task, answers, [(distinct, {})])
         assert {row["picture only"] for row in rows} == {1 / 4}
 
 

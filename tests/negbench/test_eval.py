@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from nein import metrics
-from nein.benchmarks.negbench import data as models
-from nein.benchmarks.negbench import report, scores
+from nein.benchmarks.negbench import models, report, scores
 from nein.benchmarks.negbench import runs as run
 from nein.datasets.negbench import loading, registry
 from nein.datasets.negbench.official import write as write_csv

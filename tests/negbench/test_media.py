@@ -3,9 +3,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nein.datasets.negbench import loading
-from nein.datasets.negbench import records as media
-from nein.datasets.negbench.records import Files, region
+from nein.datasets.negbench import loading, media
+from nein.datasets.negbench.media import Files, region
 from nein.engine.images import ImageError, write_png
 from nein.loading.errors import UserError
 from tests.metrics import tiny

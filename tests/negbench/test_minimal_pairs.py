@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from nein.benchmarks.negbench import scores
+from nein.benchmarks.negbench import scoring
 from nein.datasets.negbench.other_tests import Pair
 from nein.datasets.negbench.records import ChoiceTask
 from nein.reporting import figures as frames
@@ -29,7 +29,7 @@ def rows_of(values):
             }
             for question in task.questions
         }
-        rows += scores.score_answers(task, scored)
+        rows += scoring.score_answers(task, scored)
     return rows
 
 
@@ -106,7 +106,7 @@ def test_an_answer_counts_as_yes_or_no_with_the_picture_it_is_about():
         }
         for question in task.questions
     }  # fmt: skip
-    frame = frames.frame(conftest.measured(scores.score_answers(task, answers)))
+    frame = frames.frame(conftest.measured(scoring.score_answers(task, answers)))
     effects = [frames.pick(frame, metric="effect", part=part) for part in two_way.PARTS]
     assert [effect["value"] for effect in effects] == [-0.5, 0.5, 0.5]
     assert all(-1 <= effect["low"] <= effect["high"] <= 1 for effect in effects)

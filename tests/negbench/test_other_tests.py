@@ -11,11 +11,13 @@ from PIL import Image
 from scipy.stats import hmean
 from sklearn.metrics import f1_score, precision_score, recall_score
 
-from nein.benchmarks.negbench import estimates, scores, sections, stages
+from nein.benchmarks.negbench import estimates, scores, scoring, sections
 from nein.benchmarks.negbench.config import EvalConfig
+from nein.benchmarks.negbench.questions import Asking, Matching
 from nein.datasets.negbench import loading, other_tests, registry
+from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.other_tests import KEPT, REMOVED
-from nein.datasets.negbench.records import ChoiceTask, Drawn, Option, Question
+from nein.datasets.negbench.records import ChoiceTask, Option, Question
 from nein.engine.folder import Blocks
 from nein.engine.images import write_png
 from nein.engine.stages import Model
@@ -372,7 +374,7 @@ def test_answers_in_words_are_read_by_the_first_word_and_under_paper_as_beafs_re
     task = ChoiceTask(f"{name}/yes-no", asked, Drawn(lambda _: SQUARES))
     speaker = Speaker(lambda image, prompt: said[len(speaker.heard) - 1])
     config, model = EvalConfig(protocol=protocol), Model.one("m", lambda: speaker)
-    stage = stages.Asking("answers", task, Blocks.first(5, 5), config=config, model=model)
+    stage = Asking("answers", task, Blocks.first(5, 5), config=config, model=model)
     rows = stage.work(speaker, stage.read(0), ())["answers"]
     assert [None if row["chosen"] is None else 1 - row["chosen"] for row in rows] == read
     reasons = [row["reason"] for row in rows if row["chosen"] is None]
@@ -415,12 +417,12 @@ def test_a_picture_that_a_matcher_fails_on_leaves_one_question_unscored():
     media = Drawn(lambda name: np.full((4, 4, 3), 9, np.uint8) if name == "grey" else SQUARES)
     asked = [Question(name, name, (Option("a dog"), Option("no dog")), 0) for name in ("a", "grey", "b")]
     task = ChoiceTask("x/caption", tuple(asked), media)
-    stage = stages.Matching("answers", task, Blocks.first(3, 3), config=EvalConfig(), model=None)
+    stage = Matching("answers", task, Blocks.first(3, 3), config=EvalConfig(), model=None)
     rows = stage.work(Longest(), stage.read(0), ())["answers"]
     assert [row["scores"] for row in rows] == [[5.0, 6.0], None, [5.0, 6.0]]
     assert "nothing to see" in rows[1]["reason"]
     assert not stage.is_valid("answers", 0, rows)
-    scored = list(scores.score_answers(task, {row["id"]: row for row in rows}))
+    scored = list(scoring.score_answers(task, {row["id"]: row for row in rows}))
     assert [row["credit"] for row in scored] == [0.0, None, 0.0]
 
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nein.benchmarks.negbench import scores
+from nein.benchmarks.negbench import scores, scoring
 from nein.datasets.negbench.records import ChoiceTask, RetrievalItem, RetrievalTask
 from nein.reporting import figures as frames
 from tests.negbench.conftest import NOTHING, brute_force, encode, encoded, items, measured, questions
@@ -26,7 +26,7 @@ def choice():
 
 def test_recall_equals_the_full_matrix_both_ways(retrieval):
     pictures, texts = encode(retrieval)
-    found = measured(scores.score_retrieval(retrieval, pictures, texts))
+    found = measured(scoring.score_retrieval(retrieval, pictures, texts))
     for kind, own in (("original", retrieval.original), ("negated", retrieval.negated)):
         captions = [(text, i) for i, item in enumerate(own) for text in item.captions]
         matrix = brute_force(
@@ -46,7 +46,7 @@ def test_recall_equals_the_full_matrix_both_ways(retrieval):
 
 def test_the_gap_is_the_paired_difference(retrieval):
     pictures, texts = encode(retrieval)
-    rows = list(scores.score_retrieval(retrieval, pictures, texts))
+    rows = list(scoring.score_retrieval(retrieval, pictures, texts))
     found = measured(rows)
     for k in (1, 5):
         gap = of(found, metric=f"gap@{k}", direction="text_to_image")
@@ -58,15 +58,15 @@ def test_the_gap_is_the_paired_difference(retrieval):
         assert gap["low"] < gap["value"] < gap["high"]
         assert gap["clusters"] == 30
     same = replace(retrieval, negated=tuple(replace(i, kind="negated") for i in retrieval.original))
-    again = measured(scores.score_retrieval(same, pictures, texts))
+    again = measured(scoring.score_retrieval(same, pictures, texts))
     assert of(again, metric="gap@5", direction="text_to_image")["value"] == 0
-    alone = measured(scores.score_retrieval(replace(retrieval, negated=()), pictures, texts))
+    alone = measured(scoring.score_retrieval(replace(retrieval, negated=()), pictures, texts))
     assert {f["metric"].partition("@")[0] for f in alone} == {"recall", "text only", "picture only"}
 
 
 def test_accuracy_equals_the_full_matrix(choice):
     pictures, texts = encode(choice)
-    rows = list(scores.score_choices(choice, pictures, texts))
+    rows = list(scoring.score_choices(choice, pictures, texts))
     for question, row in zip(choice.questions, rows, strict=True):
         matrix = brute_force(
             pictures.features[[pictures.rows[question.image]]],
@@ -82,7 +82,7 @@ def test_accuracy_equals_the_full_matrix(choice):
 
 
 def test_choices_and_wrong_answers_are_counted_by_template(choice):
-    rows = list(scores.score_choices(choice, *encode(choice)))
+    rows = list(scoring.score_choices(choice, *encode(choice)))
     found = measured(rows)
     taken = [row["templates"][int(np.argmax(row["shares"]))] for row in rows]
     wrong = [(row["type"], t) for row, t in zip(rows, taken, strict=True) if row["credit"] == 0]
@@ -101,15 +101,15 @@ def test_scaling_features_changes_no_row_and_the_unnormalised_switch_does(choice
     pictures, texts = encode(choice)
     scale = np.random.default_rng(4).choice([0.25, 8.0, 64.0], (len(texts.features), 1))
     scaled = replace(texts, features=(texts.features * scale).astype(np.float32))
-    plain = list(scores.score_choices(choice, pictures, texts))
+    plain = list(scoring.score_choices(choice, pictures, texts))
     louder = replace(pictures, features=pictures.features * 32)
-    assert list(scores.score_choices(choice, louder, scaled)) == plain
-    own = list(scores.score_choices(choice, pictures, texts, scale=10.0, bias=-3.0))  # is what is kept
+    assert list(scoring.score_choices(choice, louder, scaled)) == plain
+    own = list(scoring.score_choices(choice, pictures, texts, scale=10.0, bias=-3.0))  # is what is kept
     assert own[0]["scores"] == pytest.approx([10 * x - 3 for x in plain[0]["scores"]])
     assert [row["credit"] for row in own] == [row["credit"] for row in plain]
-    raw = list(scores.score_choices(choice, pictures, scaled, features="unnormalised"))
+    raw = list(scoring.score_choices(choice, pictures, scaled, features="unnormalised"))
     assert [row["credit"] for row in raw] != [row["credit"] for row in plain]
-    again = list(scores.score_choices(choice, pictures, texts, features="unnormalised"))
+    again = list(scoring.score_choices(choice, pictures, texts, features="unnormalised"))
     words = texts.features[[texts.rows[option.text] for option in choice.questions[0].options]]
     own = words @ pictures.features[pictures.rows[choice.questions[0].image]]
     assert again[0]["scores"] == pytest.approx(own.tolist(), rel=1e-4)
@@ -120,7 +120,7 @@ def test_what_cannot_be_read_is_unscored_and_counted(retrieval, choice):
     gone = {"003.png": "the picture is unusable: it is gone"}
     text = retrieval.negated[5].captions[0]
     pictures, texts = encode(retrieval, pictures=gone, texts={text: "no finite feature"})
-    rows = list(scores.score_retrieval(retrieval, pictures, texts))
+    rows = list(scoring.score_retrieval(retrieval, pictures, texts))
     lost = {row["id"]: row["reason"] for row in rows if row["recall@1"] is None}
     assert lost == {
         "003.png#0": gone["003.png"], "003.png#1": gone["003.png"], "003.png": gone["003.png"],
@@ -133,7 +133,7 @@ def test_what_cannot_be_read_is_unscored_and_counted(retrieval, choice):
     assert frames.reasons(entry) == {gone["003.png"]: 2, "no finite feature": 1}
     gap = of(found, metric="gap@1", direction="text_to_image")
     assert (gap["n"], gap["unscored"]) == (57, 3)
-    rows = list(scores.score_choices(choice, *encode(choice, pictures=gone)))
+    rows = list(scoring.score_choices(choice, *encode(choice, pictures=gone)))
     assert [row["id"] for row in rows if row["credit"] is None] == ["q3", "q33"]
     entry = of(measured(rows), metric="accuracy", type="all")
     assert (entry["n"], entry["unscored"]) == (58, 2)
@@ -154,7 +154,7 @@ def test_a_picture_in_several_rows_is_one_picture_and_as_many_as_released():
     captions = {f"{i}#{k}": (f"caption {k} of {i}",) for i in range(12) for k in range(3)}
     denied = {name: (f"no. {own[0]}",) for name, own in captions.items()}
     task, pictures, texts = _retrieval_of(captions, denied, lambda name: name.partition("#")[0])
-    rows = list(scores.score_retrieval(task, pictures, texts))
+    rows = list(scoring.score_retrieval(task, pictures, texts))
     matrix = brute_force(
         texts.features[[texts.rows[own[0]] for own in captions.values()]],
         pictures.features[[pictures.rows[str(i)] for i in range(12)]],
@@ -168,7 +168,7 @@ def test_a_picture_in_several_rows_is_one_picture_and_as_many_as_released():
         found = [r for r in own if r["direction"] == direction]
         for k in (1, 5):
             assert [r[f"recall@{k}"] for r in found] == [float(count < k) for count in above]
-    filed = list(scores.score_retrieval(task, pictures, texts, protocol="paper"))
+    filed = list(scoring.score_retrieval(task, pictures, texts, protocol="paper"))
     text = [r for r in filed if r["kind"] == "original" and r["direction"] == "text_to_image"]
     assert sum(r["recall@1"] for r in text) < sum(r["recall@1"] for r in own if "#0" in r["id"])
     assert len([r for r in filed if r["direction"] == "image_to_text"]) == 2 * 36
@@ -180,7 +180,7 @@ def test_both_kinds_search_the_same_gallery_and_only_their_own_file_as_released(
     task, pictures, texts = _retrieval_of(captions, denied)
     said = texts.features[[texts.rows[own[0]] for own in denied.values()]]
     for protocol, size in (("fixed", 40), ("paper", 10)):
-        rows = scores.score_retrieval(task, pictures, texts, protocol=protocol)
+        rows = scoring.score_retrieval(task, pictures, texts, protocol=protocol)
         own = [r for r in rows if r["kind"] == "negated" and r["direction"] == "text_to_image"]
         matrix = brute_force(said, pictures.features[[pictures.rows[str(i)] for i in range(size)]])
         better = [int((row > row[i]).sum()) for i, row in enumerate(matrix)]
@@ -195,7 +195,7 @@ def test_lost_captions_neither_shift_the_pairs_nor_vanish():
     denied["7"] = ()
     denied["9"] = ("", *denied["9"][1:])
     task, pictures, texts = _retrieval_of(captions, denied)
-    rows = list(scores.score_retrieval(task, pictures, texts))
+    rows = list(scoring.score_retrieval(task, pictures, texts))
     reasons = {(r["id"], r["direction"]): r["reason"] for r in rows if r["reason"]}
     assert reasons == {
         ("7", "image_to_text"): "it has no caption", ("9#0", "text_to_image"): "the caption is empty",

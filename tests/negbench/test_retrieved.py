@@ -8,9 +8,9 @@ import pytest
 
 from nein.benchmarks import finished
 from nein.benchmarks.config import ReportConfig
-from nein.benchmarks.negbench import judged, scores
-from nein.benchmarks.negbench.data import ResultsDir
-from nein.benchmarks.negbench.stages import Encoded
+from nein.benchmarks.negbench import judged, scoring
+from nein.benchmarks.negbench.encoding import Encoded
+from nein.benchmarks.negbench.folder import ResultsDir
 from nein.benchmarks.nein.calibrations import Calibration
 from nein.benchmarks.nein.config import EvalConfig as NeinConfig
 from nein.datasets.negbench import drawn, loading, other_tests
@@ -148,7 +148,7 @@ def simpleneg(tmp_path, *words):
     evaluate(tmp_path, file, file.parent, "--model", "random", "--datasets", "simpleneg", *words)
     (out,) = (tmp_path / "out").glob("*/simpleneg")
     asked = asked_by(ResultsDir(out))
-    return [row for task in asked.tasks for row in scores.read_rows(asked, task)]
+    return [row for task in asked.tasks for row in scoring.read_rows(asked, task)]
 
 
 def test_simpleneg_is_one_command_and_needs_no_calibration(tmp_path, judge):

@@ -3,9 +3,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nein.benchmarks.negbench import scores, stages
+from nein.benchmarks.negbench import scoring
 from nein.benchmarks.negbench.config import EvalConfig
-from nein.datasets.negbench.records import ChoiceTask, Drawn
+from nein.benchmarks.negbench.questions import Asking, order_options, picture
+from nein.datasets.negbench.media import Drawn
+from nein.datasets.negbench.records import ChoiceTask
 from nein.engine.folder import Blocks, Folder
 from nein.engine.images import ImageError
 from nein.engine.run import Executor
@@ -22,17 +24,17 @@ def ask(model, folder, task=TASK, **manner):
     run = Folder(folder / "run")
     asked = Model("test", lambda: model, lambda loaded: {"model": (loaded.fingerprint, {})})
     blocks = Blocks.first(len(task.questions), 3)
-    stage = stages.Asking("answers", task, blocks, config=EvalConfig(**manner), model=asked)
+    stage = Asking("answers", task, blocks, config=EvalConfig(**manner), model=asked)
     Executor("cpu").compute([Step(run, stage)])
     return {row["id"]: row for row in run.rows("answers", stage.blocks.numbers)}
 
 
 def test_the_order_depends_on_seed_and_question_alone():
     asked = questions(30)
-    orders = [stages.order(question, 0) for question in asked]
+    orders = [order_options(question, 0) for question in asked]
     assert all(sorted(order) == [0, 1, 2, 3] for order in orders)
     assert len({tuple(order) for order in orders}) > 8
-    assert orders != [stages.order(question, 1) for question in asked]
+    assert orders != [order_options(question, 1) for question in asked]
     first = [order.index(0) for order in orders]
     assert set(first) == {0, 1, 2, 3}  # the right one stands anywhere
 
@@ -54,22 +56,22 @@ def test_the_letter_stands_for_the_option_shown_behind_it(tmp_path):
     letters = set()
     for question in TASK.questions:
         row = found[question.id]
-        order = stages.order(question, 0)
+        order = order_options(question, 0)
         assert question.options[row["chosen"]].text.startswith("This image does not feature")
         assert order["ABCD".index(row["letter"])] == row["chosen"]
         letters.add(row["letter"])
     assert len(letters) > 2  # options are shuffled
-    rows = list(scores.score_answers(TASK, found))
+    rows = list(scoring.score_answers(TASK, found))
     assert all(row["templates"][row["shares"].index(1.0)] == "negation" for row in rows)
 
 
 def test_a_model_that_always_says_a_is_at_chance_and_always_right_as_released(tmp_path):
     task = replace(TASK, questions=questions(200, 8))
     always = JudgeChoices(ScriptedJudge(lambda image, text: "A", "always A"))
-    fixed = list(scores.score_answers(task, ask(always, tmp_path / "a", task)))
+    fixed = list(scoring.score_answers(task, ask(always, tmp_path / "a", task)))
     assert np.mean([row["credit"] for row in fixed]) == pytest.approx(0.25, abs=0.1)
     said = ask(always, tmp_path / "b", task, protocol="paper")
-    paper = list(scores.score_answers(task, said, protocol="paper"))
+    paper = list(scoring.score_answers(task, said, protocol="paper"))
     assert np.mean([row["credit"] for row in paper]) == 1.0
 
 
@@ -100,7 +102,7 @@ def test_no_letter_no_picture_and_a_failure_are_unscored_and_asked_again_when_me
     assert "too hot" in reasons["q3"]
     assert reasons["q4"] == "no option is named"
     assert found["q4"]["answer"] == "I cannot tell."
-    unscored = [row["id"] for row in scores.score_answers(task, found) if row["credit"] is None]
+    unscored = [row["id"] for row in scoring.score_answers(task, found) if row["credit"] is None]
     assert unscored == ["q2", "q3", "q4"]
     wrong.clear()
     state.write_text("all are there")
@@ -121,7 +123,7 @@ def test_probabilities_of_letters_choose_too(tmp_path):
 
 def test_frames_of_a_video_become_one_picture():
     media = Drawn(lambda name: [np.full((4, 6, 3), k, dtype=np.uint8) for k in range(4)])
-    sheet = stages.picture(media, TASK.questions[0].image)
+    sheet = picture(media, TASK.questions[0].image)
     assert not isinstance(sheet, str)
     assert sheet.shape == (8, 12, 3)
     assert [int(sheet[y, x, 0]) for y in (0, 7) for x in (0, 11)] == [0, 1, 2, 3]

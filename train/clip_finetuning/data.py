@@ -18,7 +18,8 @@ import torch
 from PIL import Image
 
 from nein.datasets.negbench import official
-from nein.datasets.negbench.records import Drawn, Files, Media, Question, RetrievalItem, check_records
+from nein.datasets.negbench.media import Drawn, Files, Media
+from nein.datasets.negbench.records import Question, RetrievalItem, check_records
 from nein.engine import atomic
 from nein.engine.folder import sample_seed
 from nein.engine.images import ImageError

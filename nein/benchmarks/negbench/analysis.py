@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from nein import metrics, statistics
-from nein.benchmarks.negbench import data as models
+from nein.benchmarks.negbench import models
 from nein.benchmarks.negbench.config import AnalyseConfig
 from nein.engine import atomic, machine
 from nein.engine.folder import Row as Json

@@ -70,13 +70,13 @@ class EvalConfig(Evaluation, Seed, Blind):
         return Path(self.cache) if self.cache else self.out_dir / "cache"
 
     def needs(self) -> list[Need]:
-        from nein.benchmarks.negbench import data
+        from nein.benchmarks.negbench import models
         from nein.models import needs
         from nein.models.references import JUDGE
 
         judged = any(part.judged for row in map(ROWS.get, self.datasets) if row for part in row.parts)
         return [
-            *(need for name in self.model for need in data.needs(name)),
+            *(need for name in self.model for need in models.needs(name)),
             *(need for name in self.vlm for need in needs.model_needs("vqa", name.removeprefix(JUDGE))),
             *(need for name in self.match for need in needs.model_needs("itm", name)),
             *(needs.model_needs("vqa", self.judge) if judged else ()),
@@ -107,9 +107,9 @@ class AnalyseConfig(OnDevice, Threads):
     out: Path = option(Path("runs/negbench-templates"), "output folder", "Output")
 
     def needs(self) -> list[Need]:
-        from nein.benchmarks.negbench import data
+        from nein.benchmarks.negbench import models
 
-        return [need for name in self.model for need in data.needs(name)]
+        return [need for name in self.model for need in models.needs(name)]
 
     def pairs(self) -> list[tuple[str, str]]:
         """Those of --objects. Raises UserError."""

@@ -33,7 +33,8 @@ from nein.benchmarks import baselines
 from nein.benchmarks.baselines import BASELINES
 from nein.benchmarks.negbench.judged import KINDS as JUDGED
 from nein.benchmarks.negbench.retrieval import KS
-from nein.benchmarks.negbench.scores import IMAGE_TO_TEXT, OUTCOMES, TEXT_TO_IMAGE
+from nein.benchmarks.negbench.scores import OUTCOMES
+from nein.benchmarks.negbench.scoring import IMAGE_TO_TEXT, TEXT_TO_IMAGE
 from nein.datasets.negbench.other_tests import KEPT, REMOVED
 from nein.datasets.negbench.records import AFFIRMATION, KINDS, NEGATED, NEGATION, ORIGINAL, TEMPLATES
 from nein.datasets.negbench.registry import AFFIRMED

@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 
 from nein.benchmarks.negbench import retrieval
-from nein.benchmarks.negbench.data import MODEL, PICTURE, VERDICTS
+from nein.benchmarks.negbench.encoding import Encoded
+from nein.benchmarks.negbench.folder import MODEL, PICTURE, UNUSABLE, VERDICTS
+from nein.benchmarks.negbench.questions import Picture, picture
 from nein.benchmarks.negbench.retrieval import KS
-from nein.benchmarks.negbench.stages import UNUSABLE, Encoded, ModelTasks, Picture, picture
+from nein.benchmarks.negbench.stages import ModelTasks
 from nein.datasets.negbench.records import NEGATED, ORIGINAL, RetrievalTask
 from nein.engine.folder import Row, sample_seed
 from nein.engine.stages import Model, Stage

@@ -14,10 +14,11 @@ from typing import Any
 import pandas as pd
 
 from nein.benchmarks.baselines import BASELINES
-from nein.benchmarks.negbench import judged, scores, stages
-from nein.benchmarks.negbench.data import MODELS
+from nein.benchmarks.negbench import judged, scoring
+from nein.benchmarks.negbench.models import MODELS
+from nein.benchmarks.negbench.questions import picture
 from nein.benchmarks.negbench.retrieval import KS
-from nein.benchmarks.negbench.scores import TEXT_TO_IMAGE
+from nein.benchmarks.negbench.scoring import TEXT_TO_IMAGE
 from nein.benchmarks.negbench.stages import ModelTasks
 from nein.benchmarks.runner import FIGURES_CSV, Finished, PaperEstimate
 from nein.datasets.negbench.records import (
@@ -274,7 +275,7 @@ def make_question_cards(runs: RunsByModel, limit: int = MAX_QUESTIONS) -> Iterat
 
 
 def _read_choice_rows(run: ModelTasks, task: Any, records: Mapping[str, Any]) -> Iterator[tuple[str, Row]]:
-    return ((f"{run.data.name}/{task.key}/{row['id']}", row) for row in scores.read_rows(run, task))
+    return ((f"{run.data.name}/{task.key}/{row['id']}", row) for row in scoring.read_rows(run, task))
 
 
 def _make_reply(question: Question, row: Row | None) -> cards.CardReply | None:
@@ -349,7 +350,7 @@ def _find_first_images(
 
 
 def _make_thumbnail(task: Any, name: str, side: int = THUMBNAIL_SIDE) -> cards.Thumbnail:
-    image = stages.picture(task.media, name)
+    image = picture(task.media, name)
     return {"none": image} if isinstance(image, str) else cards.make_thumbnail(image, side)
 
 

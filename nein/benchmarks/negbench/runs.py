@@ -13,14 +13,15 @@ from typing import Any
 import pandas as pd
 
 from nein.benchmarks import runner
-from nein.benchmarks.negbench import data as models
-from nein.benchmarks.negbench import estimates, report, scores, sections, stages
+from nein.benchmarks.negbench import estimates, models, questions, report, scores, sections
 from nein.benchmarks.negbench.config import ConvertConfig, EvalConfig
-from nein.benchmarks.negbench.data import Choice, ResultsDir, select_tasks
+from nein.benchmarks.negbench.folder import ResultsDir
 from nein.benchmarks.negbench.judged import Judging, name_output
+from nein.benchmarks.negbench.models import Choice
 from nein.benchmarks.negbench.retrieval import KS
-from nein.benchmarks.negbench.scores import DETAILS, TEXT_TO_IMAGE
-from nein.benchmarks.negbench.stages import ModelTasks
+from nein.benchmarks.negbench.scores import DETAILS
+from nein.benchmarks.negbench.scoring import TEXT_TO_IMAGE
+from nein.benchmarks.negbench.stages import ModelTasks, select_tasks
 from nein.benchmarks.runner import Benchmark, Finished, Run
 from nein.datasets import harness
 from nein.datasets.negbench.loading import DataSet
@@ -188,8 +189,8 @@ class NegBench(Benchmark):
             answers: dict[str, str] = {}
             if choice.kind == "log":
                 all_tasks = [task for _, tasks in pairs for task in tasks]
-                questions = stages.export_questions(all_tasks, config.seed)
-                answers = harness.read_answers(expand_user(choice.reference), questions)
+                exported = questions.export_questions(all_tasks, config.seed)
+                answers = harness.read_answers(expand_user(choice.reference), exported)
             for remedy in ("", *(config.mend if choice.kind == "dual" else ())):
                 variant = models.add_remedy(choice, remedy)
                 model = None if choice.kind == "log" else _make_model(variant, load)
@@ -205,7 +206,7 @@ class NegBench(Benchmark):
 
     def harness_questions(self, run: Finished, options: Any) -> Iterator[harness.Question]:
         for model_tasks in ModelTasks.load([run.folder]):
-            yield from stages.export_questions(model_tasks.tasks, model_tasks.config.seed)
+            yield from questions.export_questions(model_tasks.tasks, model_tasks.config.seed)
 
     def primary_scores(self, table: ScoreTable, folder: Any) -> ScoreTable:
         """One row per caption, image and question."""

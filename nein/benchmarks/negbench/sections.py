@@ -9,7 +9,8 @@ from dataclasses import replace
 from nein.benchmarks import baselines
 from nein.benchmarks.baselines import BASELINES, GAIN, READ, READER, TEXT_READER
 from nein.benchmarks.negbench.retrieval import KS
-from nein.benchmarks.negbench.scores import IMAGE_TO_TEXT, OUTCOMES, TEXT_TO_IMAGE
+from nein.benchmarks.negbench.scores import OUTCOMES
+from nein.benchmarks.negbench.scoring import IMAGE_TO_TEXT, TEXT_TO_IMAGE
 from nein.datasets.negbench.other_tests import ALL_FOUR, GROUP
 from nein.datasets.negbench.records import NEGATED, ORIGINAL, TEMPLATES
 from nein.reporting import plots, tables

@@ -13,7 +13,8 @@ from functools import lru_cache
 import numpy as np
 
 from nein.datasets.negbench import sentences
-from nein.datasets.negbench.records import ChoiceTask, Drawn, Option, Question, RetrievalItem, RetrievalTask
+from nein.datasets.negbench.media import Drawn
+from nein.datasets.negbench.records import ChoiceTask, Option, Question, RetrievalItem, RetrievalTask
 from nein.datasets.negbench.sentences import Concepts, Rules, add_negatives, stream
 from nein.engine.images import ImageError
 from nein.loading.errors import unknown

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from nein.datasets import interleave_sources
 from nein.datasets.negbench import official, other_tests, records, registry
-from nein.datasets.negbench.records import ChoiceTask, Files, Media, RetrievalTask, Task, file_name
+from nein.datasets.negbench.media import Files, Media, file_name
+from nein.datasets.negbench.records import ChoiceTask, RetrievalTask, Task
 from nein.datasets.negbench.registry import AFFIRMED, NANO, ROWS, Part, Row
 from nein.loading.errors import UserError, unknown
 from nein.loading.references import expand_user

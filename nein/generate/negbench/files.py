@@ -22,7 +22,8 @@ from xml.etree import ElementTree
 from nein import metrics
 from nein.datasets import coco
 from nein.datasets.negbench import drawn, official
-from nein.datasets.negbench.records import PICTURE_SUFFIXES, VIDEO_SUFFIXES, Drawn, Files, Media, Question
+from nein.datasets.negbench.media import PICTURE_SUFFIXES, VIDEO_SUFFIXES, Drawn, Files, Media
+from nein.datasets.negbench.records import Question
 from nein.datasets.negbench.sentences import Concepts, add_negatives
 from nein.engine import atomic
 from nein.engine.folder import Row

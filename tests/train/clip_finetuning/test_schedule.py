@@ -3,7 +3,8 @@ import math
 import pytest
 import torch
 
-from nein.datasets.negbench.records import Drawn, Option, Question, RetrievalItem
+from nein.datasets.negbench.media import Drawn
+from nein.datasets.negbench.records import Option, Question, RetrievalItem
 from nein.loading.errors import UserError
 from nein.train.clip_finetuning import towers
 from nein.train.clip_finetuning.data import Corpus, Part, Reader

@@ -1,5 +1,4 @@
-"""The models and data sets of a command by name, and the folder of a run, a model on a data set
-(docs/reference/files.md).
+"""The models of `nein negbench eval`: the table `MODELS`, and from a name or reference to a loaded model.
 
 A model is a name of `MODELS`, NAME=REFERENCE (that row's published numbers with other weights), or a
 reference as `metrics.load_dual`, `metrics.load_choices` or `metrics.load_judge` ("itm") takes it.
@@ -11,17 +10,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
-
-from typing_extensions import NotRequired
+from typing import Any
 
 from nein import metrics
-from nein.datasets.negbench import loading
-from nein.datasets.negbench.loading import DataSet
-from nein.datasets.negbench.records import Task
 from nein.datasets.negbench.registry import CSV_FILES
-from nein.engine.atomic import record
-from nein.engine.folder import MANIFEST_FIELDS, Folder, find_runs
 from nein.loading.errors import UserError, near_match
 from nein.loading.references import (
     TEXTS,
@@ -38,8 +30,6 @@ from nein.models.cached import Services
 from nein.models.needs import model_needs
 from nein.models.references import JUDGE
 from nein.models.remedies import encoders
-
-# --- models ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -219,76 +209,3 @@ def load(choice: Choice, config: Any, device: str) -> object:
     if judge != where or parse_reference(where).is_code:
         return choices.JudgeChoices(services.keep(metrics.load_judge("vqa", judge, **how)))
     return services.keep(metrics.load_choices(where, batch_size=config.batch_size, **how))
-
-
-# --- folders ---------------------------------------------------------------------------------------
-
-PICTURES = "pictures"  # outputs; the others are of tasks: "answers/mcq.rephrased"
-SENTENCES, ANSWERS, SCORES, VERDICTS = "sentences", "answers", "scores", "verdicts"
-PICTURE, MODEL = "picture", "model"  # what failed (`failed`), so that a row is tried again; "": final
-_WHY = {"reason": str, "failed": str}
-_ENCODED = record({"name": str, "key": str, "reason": str, "cut": NotRequired[bool]})
-_FOUND = {"id": str, "source": str, "kind": str, "thing": str, "asked": bool, "rank": int, "image": str}
-_SUMMARY = {
-    **dict.fromkeys(("model", "dataset", "title", "preset", "protocol", "kind"), str),
-    "features": str | None,
-    "limit": int | None,
-    "row": str | None,
-}
-
-
-class ResultsDir(Folder):
-    """The folder OUT/<model>/<data set>."""
-
-    benchmark = "negbench"
-    row_types: ClassVar = {
-        PICTURES: _ENCODED,
-        SENTENCES: _ENCODED,
-        ANSWERS: record(
-            {"id": str, "answer": str | None, "letter": str | None, "chosen": int | None, **_WHY}
-        ),
-        SCORES: record({"id": str, "scores": list[float] | None, **_WHY}),
-        VERDICTS: record({**_FOUND, "absent": float | None, **_WHY}),
-    }
-    manifest_type: ClassVar = record(
-        {
-            **MANIFEST_FIELDS,
-            "summary": NotRequired[record(_SUMMARY)],
-            "data": NotRequired[record({"records_sha256": str})],
-            "cut": NotRequired[record({"count": int, "of": int})],
-        }
-    )
-
-
-def find(out: Path) -> list[ResultsDir]:
-    """The runs below a folder, by model, then data set."""
-    return [ResultsDir(path) for path in find_runs(out)]
-
-
-def select_tasks(config: Any) -> list[tuple[DataSet, list[Task]]]:
-    """The data sets and tasks of a `config.EvalConfig`. Raises UserError if there is none."""
-    sets = loading.load(
-        config.data,
-        names=config.datasets,
-        image_roots=config.image_root,
-        scenes=config.scenes,
-        split=config.split,
-        seed=config.seed,
-        protocol=config.protocol,
-    )
-    selection = []
-    for data in sets:
-        if loading.select_tasks(data, config.tasks, config.variants):
-            loading.check_images(data)
-            if not (tasks := tasks_of(config, data)):
-                raise UserError(f"{data.title} has no caption and no question of these tasks; ask for more.")
-            selection.append((data, tasks))
-    if not selection:
-        available = ", ".join(f"{task.name} ({task.variant})" for data in sets for task in data.tasks)
-        raise UserError(f"--tasks and --variants match nothing; available: {available}.")
-    return selection
-
-
-def tasks_of(config: Any, data: DataSet) -> list[Task]:
-    tasks = loading.select_tasks(data, config.tasks, config.variants, config.limit)
-    return [task for task in tasks if task.sentences]

@@ -1,0 +1,160 @@
+"""The stage that encodes images and sentences with a two-tower model, and the features it leaves in a cache.
+
+Images are cut into blocks over all tasks of a data set, sentences over all of a task; a block is encoded as
+a whole, so that no feature depends on `--limit` or on the selected tasks.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import tempfile
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nein.benchmarks.negbench.config import EvalConfig
+from nein.benchmarks.negbench.folder import UNUSABLE
+from nein.datasets.negbench.media import Media
+from nein.engine import answers
+from nein.engine.folder import Blocks, Folder, Row
+from nein.engine.images import ImageError
+from nein.engine.stages import Model, Stage
+from nein.loading.digests import pixel_digest
+from nein.loading.errors import UserError, isolate
+from nein.metrics.dual import pool
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Features of images or sentences, by row."""
+
+    features: np.ndarray  # (N, D) float32 or float64, may lie in a file
+    rows: dict[str, int]  # reference or sentence -> its row
+    reasons: dict[str, str]  # reference or sentence -> why it has none
+
+
+class Encoding(Stage):
+    """Encodes the images or sentences that the cache of features lacks; failures are tried again. Rows: name,
+    key (SHA-256 of the content), reason (why there is no feature), cut (the model truncates the sentence).
+
+    names      Distinct references or sentences, in an order that no selection changes.
+    selection  The names whose blocks are encoded.
+    media      The images and videos; None: `names` are sentences.
+    """
+
+    def __init__(
+        self,
+        output: str,
+        names: Sequence[str],
+        selection: Collection[str],
+        media: Media | None,
+        *,
+        folder: Folder,
+        config: EvalConfig,
+        model: Model | None,
+    ) -> None:
+        self.name, self.outputs, self.model = output, (output,), model
+        self.folder, self.cache, self.media = folder, config.cache_dir, media
+        self.names, self.selection = names, selection
+        chosen = [index for index, name in enumerate(names) if name in selection]
+        self.blocks = Blocks(len(names), config.batch_size, chosen)
+
+    def read(self, number: int) -> list[tuple[Row, Any]]:
+        """Rows, each with its input: a sentence, the frames of an image or video, or None (unreadable)."""
+        inputs: list[tuple[Row, Any]] = []
+        for name in (self.names[index] for index in self.blocks.members(number)):
+            try:
+                frames = [] if self.media is None else self.media.frames(name)
+            except ImageError as error:
+                inputs.append(({"name": name, "key": "", "reason": f"{UNUSABLE}{error}"}, None))
+                continue
+            content = "".join(map(pixel_digest, frames)) if frames else name
+            key = hashlib.sha256(content.encode()).hexdigest()
+            inputs.append(({"name": name, "key": key, "reason": ""}, frames or name))
+        return inputs
+
+    def work(self, model: Any, inputs: list[tuple[Row, Any]], missing: tuple[str, ...]) -> dict[str, Any]:
+        rows: list[Row] = [row for row, _ in inputs]
+        if self.media is None and hasattr(model, "overlong"):
+            for row, cut in zip(rows, isolate(model.overlong, [row["name"] for row in rows]), strict=True):
+                row |= {"cut": True} if cut is True else {}
+        cache, space = answers.FeatureCache(self.cache), self._space(model.fingerprint)
+        cached = cache.get(space, _scope(rows))
+        readable = [(row, content) for row, content in inputs if row["key"]]
+        if any(row["key"] not in cached for row, _ in readable):
+            encoded = isolate(functools.partial(self.encode, model), [content for _, content in readable])
+            entries = {}
+            for (row, _), feature in zip(readable, encoded, strict=True):
+                if isinstance(feature, str):
+                    row |= {"key": "", "reason": feature}
+                elif not np.isfinite(feature).all():
+                    row |= {"key": "", "reason": "the model's feature is not finite"}
+                else:
+                    entries[row["key"]] = feature
+            # Keyed by the inputs that could be encoded: a failed one changes the batch of the others.
+            cache.put(space, _scope(rows), entries)
+        return {self.name: rows}
+
+    def encode(self, model: Any, inputs: Sequence[Any]) -> Sequence[np.ndarray]:
+        """(D,) float32 per sentence, (frames, D) per image or video."""
+        if self.media is None:
+            return model.encode_text(list(inputs))
+        ends = np.cumsum([len(frames) for frames in inputs])[:-1]  # where each input's frames end
+        return np.split(model.encode([frame for frames in inputs for frame in frames]), ends)
+
+    def is_valid(self, output: str, number: int, rows: list[Row]) -> bool:
+        if [row["name"] for row in rows] != [self.names[index] for index in self.blocks.members(number)]:
+            return False
+        cached = self._read_cache(rows)  # an input on which the model failed is tried again
+        return all(row["key"] in cached or row["reason"].startswith(UNUSABLE) for row in rows)
+
+    def files(self, records: range) -> list[Path]:
+        return [] if self.media is None else self.media.files(self.names[index] for index in records)
+
+    def features(self, selection: Collection[str]) -> Encoded:
+        """The features of the selected names, after the stage. Raises UserError if they have vanished."""
+        vectors = np.zeros((0, 1))  # (N, D)
+        rows: dict[str, int] = {}
+        reasons: dict[str, str] = {}
+        for number in self.blocks.numbers:
+            block = self.folder.read(self.name, number)
+            cached = self._read_cache(block)
+            for name, row in ((row["name"], row) for row in block if row["name"] in selection):
+                if row["reason"]:
+                    reasons[name] = row["reason"]
+                    continue
+                if row["key"] not in cached:
+                    raise UserError(f"Features have vanished from '{self.cache}'; rerun the command.")
+                feature = cached[row["key"]] if self.media is None else pool(cached[row["key"]])
+                if not rows:
+                    # An unnamed file: features of a million captions, 2 GiB, use no more than free memory.
+                    with tempfile.TemporaryFile(dir=self.cache) as file:
+                        vectors = np.memmap(file, feature.dtype, "w+", shape=(len(selection), len(feature)))
+                vectors[len(rows)] = feature
+                rows[name] = len(rows)
+        return Encoded(vectors[: len(rows)], rows, reasons)
+
+    def keys(self) -> dict[str, str]:
+        """Name -> key of every feature in the finished blocks."""
+        done = sorted(self.folder.list_blocks(self.name).intersection(self.blocks.numbers))
+        return {row["name"]: row["key"] for row in self.folder.rows(self.name, done) if row["key"]}
+
+    @functools.cached_property
+    def _fingerprint(self) -> str:
+        """The fingerprint of the model that made the features of this folder."""
+        return str(self.folder.models()["model"]["fingerprint"])
+
+    def _read_cache(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
+        return answers.FeatureCache(self.cache).get(self._space(self._fingerprint), _scope(rows))
+
+    def _space(self, fingerprint: str) -> str:
+        return f"negbench/{self.name.partition('/')[0]}/{fingerprint}"
+
+
+def _scope(rows: Sequence[Row]) -> str:
+    """The key of a block: its contents in order; an image without a feature counts by its reason."""
+    return answers.hash_scope(row["key"] or row["reason"].partition(":")[0] for row in rows)

@@ -1,0 +1,53 @@
+"""The folder of a NegBench run: its outputs, and the types of their rows (docs/reference/files.md)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from typing_extensions import NotRequired
+
+from nein.engine.atomic import record
+from nein.engine.folder import MANIFEST_FIELDS, Folder, find_runs
+
+UNUSABLE = "the picture is unusable: "
+PICTURES = "pictures"  # outputs; the others are of tasks: "answers/mcq.rephrased"
+SENTENCES, ANSWERS, SCORES, VERDICTS = "sentences", "answers", "scores", "verdicts"
+PICTURE, MODEL = "picture", "model"  # what failed (`failed`), so that a row is tried again; "": final
+_WHY = {"reason": str, "failed": str}
+_ENCODED = record({"name": str, "key": str, "reason": str, "cut": NotRequired[bool]})
+_FOUND = {"id": str, "source": str, "kind": str, "thing": str, "asked": bool, "rank": int, "image": str}
+_SUMMARY = {
+    **dict.fromkeys(("model", "dataset", "title", "preset", "protocol", "kind"), str),
+    "features": str | None,
+    "limit": int | None,
+    "row": str | None,
+}
+
+
+class ResultsDir(Folder):
+    """The folder OUT/<model>/<data set>."""
+
+    benchmark = "negbench"
+    row_types: ClassVar = {
+        PICTURES: _ENCODED,
+        SENTENCES: _ENCODED,
+        ANSWERS: record(
+            {"id": str, "answer": str | None, "letter": str | None, "chosen": int | None, **_WHY}
+        ),
+        SCORES: record({"id": str, "scores": list[float] | None, **_WHY}),
+        VERDICTS: record({**_FOUND, "absent": float | None, **_WHY}),
+    }
+    manifest_type: ClassVar = record(
+        {
+            **MANIFEST_FIELDS,
+            "summary": NotRequired[record(_SUMMARY)],
+            "data": NotRequired[record({"records_sha256": str})],
+            "cut": NotRequired[record({"count": int, "of": int})],
+        }
+    )
+
+
+def find(out: Path) -> list[ResultsDir]:
+    """The runs below a folder, by model, then data set."""
+    return [ResultsDir(path) for path in find_runs(out)]
