@@ -25,7 +25,7 @@ import numpy as np
 import safetensors.numpy
 
 from nein.benchmarks.nein import estimates
-from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
+from nein.benchmarks.nein.runs import EDIT, RunDir, score_output
 from nein.benchmarks.runner import FIGURES_CSV, SCORES_CSV
 from nein.engine import atomic
 from nein.engine.images import write_png
@@ -84,7 +84,7 @@ def make(root: Path, count: int, editors: int, side: int) -> Path:
         values = rng.uniform(size=(count, 10))
         rows = [_edit(i, row) for i, row in enumerate(records)]
         columns = {EDIT: rows} | {
-            scores_of(metric): [_score(row["NeIn"], metric, k, values[i]) for i, row in enumerate(records)]
+            score_output(metric): [_score(row["NeIn"], metric, k, values[i]) for i, row in enumerate(records)]
             for k, metric in enumerate([*IMAGE, *EVIDENCE])
         }
         for output, column in columns.items():
@@ -114,7 +114,7 @@ def _features(run: RunDir, records: Sequence[dict[str, str]], rng: np.random.Gen
         ids = [row["NeIn"] for row in records[rows]]
         about = {"ids": ids, "targets": sources[rows]}
         texts = {"about": json.dumps(about)}
-        _write(run, scores_of("fid"), number, [_score(name, "", 0, [1.0]) for name in ids])
+        _write(run, score_output("fid"), number, [_score(name, "", 0, [1.0]) for name in ids])
         file = safetensors.numpy.save({"edited": edited[rows], "target": target[rows]}, metadata=texts)
         run.feature_path("fid", number).write_bytes(file)
     made = jackknife_interval(edited, target, sources)

@@ -1,5 +1,7 @@
-"""`Benchmark`, the base class that every command works with: it makes the runs of a command, computes what is
-missing, writes scores.csv and figures.csv, and reports."""
+"""Runs a benchmark's command: computes missing results, writes scores.csv and figures.csv, and reports.
+
+Parts: the records of a run; `Benchmark`, the base class of all benchmarks; functions for its subclasses.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +41,13 @@ from nein.reporting.page import Page, Section
 from nein.reporting.scores import ScoreTable
 from nein.reporting.tables import Table
 
-FIGURES_CSV, SCORES_CSV = "figures.csv", "scores.csv"  # estimates, and values per sample, of a run
-#: Formats that every evaluation writes; `nein report` makes the page.
+FIGURES_CSV, SCORES_CSV = "figures.csv", "scores.csv"  # of a run: its estimates, and its values per sample
+#: Report formats of an evaluation that has no option for them; `nein report` makes the page.
 EVALUATION = ("md", "csv", "plots")
-END = "end"  # in a manifest: the seal of the command that finished everything, and what it printed
+END = "end"  # key in a manifest: {"seal": `_seal` of the last complete command, "said": what it printed}
 log = logging.getLogger(__name__)
+
+# --- records ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -93,12 +97,10 @@ class Finished:
         dates = [call["started"] for call in facts.get("invocations", []) if call.get("started")]
         # OWNER/NAME, "nano:WORLD", or a folder
         reference = str(facts.get("config", {}).get("data") or data.get("kind") or "")
-        names = [data.get("name"), data.get("world"), data.get("file")]
+        short_reference = reference if reference.startswith("nano") else Path(reference).name
         return {
             "model": str(facts.get("editor", self.name)),
-            "data": str(
-                next(filter(None, names), reference if reference.startswith("nano") else Path(reference).name)
-            ),
+            "data": str(data.get("name") or data.get("world") or data.get("file") or short_reference),
             "date": dates[-1] if dates else "",
         }
 
@@ -143,6 +145,7 @@ class Benchmark:
 
     @property
     def typed(self) -> str:
+        """The command as a user types it."""
         return f"nein {self.command or self.name}"
 
     # --- what a subclass defines ---------------------------------------------------------------
@@ -157,10 +160,12 @@ class Benchmark:
 
     def estimates(self, table: ScoreTable, folder: Any) -> pd.DataFrame:
         """The estimates: one per metric and variant, and the `gap` of every metric that has both ends."""
-        groups = table.groups("metric") if self.gap else ()
-        paired = [(name, rows) for (name,), rows in groups if set(self.gap or ()) <= {*rows.names("variant")}]
-        gaps = [rows.gap(*self.gap or ("", ""), metric=metric, task="gap") for metric, rows in paired]
-        return frames.concat([table.figures(task="results"), *map(frames.frame, gaps)])
+        parts = [table.figures(task="results")]
+        for (metric,), rows in table.groups("metric") if self.gap else ():
+            affirmed, negated = self.gap or ("", "")
+            if {affirmed, negated} <= {*rows.names("variant")}:
+                parts.append(frames.frame(rows.gap(affirmed, negated, metric=metric, task="gap")))
+        return frames.concat(parts)
 
     def page(self, finished: Sequence[Finished], options: Any) -> Page | None:
         """The page of a report besides the sections; options: of the command or of `nein report`. None: no
@@ -179,9 +184,14 @@ class Benchmark:
         """Name -> side of `nein compare`."""
         sides = {}
         for run in finished:
-            table = self.comparable_scores(ScoreTable.read(run.folder.path / SCORES_CSV), run.folder)
-            ends = [table.where(variant=name) for name in self.gap or ()]
-            sides[run.name] = compare.Side(table, ends[0].less(ends[1]) if ends else None)
+            table, gap = (
+                self.comparable_scores(ScoreTable.read(run.folder.path / SCORES_CSV), run.folder),
+                None,
+            )
+            if self.gap:
+                affirmed, negated = (table.where(variant=name) for name in self.gap)
+                gap = affirmed.less(negated)
+            sides[run.name] = compare.Side(table, gap)
         return sides
 
     def gaps(self, finished: Sequence[Finished]) -> pd.DataFrame:
@@ -189,8 +199,9 @@ class Benchmark:
         model and measure."""
         rows: list[frames.Figure] = []
         for run in finished:
-            for metric in frames.values(gap_rows := frames.select(run.figures, task="gap"), "metric"):
-                affirmed, negated, lost = frames.records(gap_rows, metric=metric)
+            gap_rows = frames.select(run.figures, task="gap")
+            for metric in frames.values(gap_rows, "metric"):
+                affirmed, negated, lost = frames.records(gap_rows, metric=metric)  # rows of `ScoreTable.gap`
                 labels = {"run": run.name, "model": run.name, "measure": metric}
                 rows += frames.gap(affirmed["value"], negated["value"], lost, **labels)
         return frames.frame(rows)
@@ -222,7 +233,7 @@ class Benchmark:
                     raise UserError(f"'{out}' holds runs of {other}; choose another --out.")
         runs = self.runs(config, executor.device)
         atomic.make_folder(out)
-        # --- nothing has changed: print the same text again, and read no block
+        # If nothing has changed: print the same text again, and read no block.
         nothing = f"Nothing was computed: results read from '{out}'; remove it to compute them again."
         ends = [run.folder.entries().get(END) or {} for run in runs]  # of the command that finished each run
         if len({end.get("seal") for end in ends}) == 1 and not (config.overwrite or trackers):
@@ -230,7 +241,6 @@ class Benchmark:
                 if executor.is_main:
                     print(nothing, file=sys.stderr, flush=True)
                 return str(ends[0]["said"]) if executor.concludes else None
-        # --- compute
         with executor.lock([run.folder for run in runs]):
             if executor.is_main:
                 self._open(config, executor, runs)
@@ -240,27 +250,30 @@ class Benchmark:
                 return None
             if results and not any(results):
                 print(nothing, file=sys.stderr, flush=True)
-            # --- conclude: estimates, then the report of all runs in OUT
-            finished = [self._finish(run) for run in runs]
-            unfinished = [run.folder.path for run in runs if run.partial]
-            reported = [entry for entry in finished if entry.folder.path not in unfinished]
-            paths = {run.folder.path for run in runs}
-            if others := [path for path in find_runs(out) if self.reports_all and path not in paths]:
-                complete = [path for path in others if Folder(path).is_complete]
-                unfinished += [path for path in others if path not in complete]
-                reported += self.load_finished(complete)
-            text = self.write_report(out, reported, config, unfinished)
-            if trackers:
-                self._track(config, finished)
-            unscored = any(entry.unscored for entry in finished)
-            if not unscored and not any(run.partial for run in runs):
-                end = {"seal": _seal(config, runs), "said": text}
-                for run in runs:
-                    run.folder.update(**{END: end})
-            if unscored and getattr(config, "fail_on_unscored", False):
-                print(text, end="", flush=True)
-                return UNSCORED
-            return text
+            return self._conclude(config, runs)
+
+    def _conclude(self, config: Any, runs: Sequence[Run]) -> str | int:
+        """Writes the estimates of computed runs and the report of OUT; returns as `__call__`."""
+        finished = [self._finish(run) for run in runs]
+        unfinished = [run.folder.path for run in runs if run.partial]
+        reported = [entry for entry in finished if entry.folder.path not in unfinished]
+        paths = {run.folder.path for run in runs}
+        if others := [path for path in find_runs(config.out_dir) if self.reports_all and path not in paths]:
+            complete = [path for path in others if Folder(path).is_complete]
+            unfinished += [path for path in others if path not in complete]
+            reported += self.load_finished(complete)
+        text = self.write_report(config.out_dir, reported, config, unfinished)
+        if getattr(config, "trackers", []):
+            self._track(config, finished)
+        unscored = any(entry.unscored for entry in finished)
+        if not unscored and not any(run.partial for run in runs):
+            end = {"seal": _seal(config, runs), "said": text}
+            for run in runs:
+                run.folder.update(**{END: end})
+        if unscored and getattr(config, "fail_on_unscored", False):
+            print(text, end="", flush=True)
+            return UNSCORED
+        return text
 
     def _open(self, config: Any, executor: Executor, runs: Sequence[Run]) -> None:
         """Creates the folders of the runs, or resumes them."""
@@ -284,7 +297,8 @@ class Benchmark:
         folder.update(status=INCOMPLETE if run.partial else COMPLETE)
         if reasons := self.primary_scores(table, folder).count_reasons():
             counts = [f"{count} x {reason}" for reason, count in reasons.most_common(3) if reason]
-            why = f" ({'; '.join(counts)}{'; ...' if len(reasons) > 3 else ''})" if counts else ""
+            counts += ["..."] if counts and len(reasons) > 3 else []
+            why = f" ({'; '.join(counts)})" if counts else ""
             failed = table.frame.dropna(subset="failed") if "failed" in table.frame else table.frame[:0]
             failures = len(failed.drop_duplicates(["id", "metric", "variant"]))
             retry = f" {failures} failed; retry with: {machine.shell_command()}" if failures else ""
@@ -310,7 +324,8 @@ class Benchmark:
         for path in paths:
             folder = self.folder(path)
             name = str(folder.manifest().get("name", path.name))
-            name = str(path) if name in finished else name
+            if name in finished:
+                name = str(path)
             figures = frames.label(frames.read(path / FIGURES_CSV), benchmark=self.name, model=name)
             finished[name] = Finished(folder, name, figures)
         return list(finished.values())
@@ -343,6 +358,7 @@ class Benchmark:
         figures = page.frame
         if figures is None:
             figures = frames.concat([*(entry.figures for entry in finished), *page.figures])
+        # A note for every served model whose service changed its version during a run.
         notes = [*page.notes]
         for run in finished:
             versions: dict[str, Counter[str]] = {}  # kind of served model -> version -> answers
@@ -360,20 +376,19 @@ class Benchmark:
 
 def _own_notes(finished: Sequence[Finished], unfinished: Sequence[Path]) -> list[str]:
     """Notes on runs that are not shown, and on the cost of served models."""
-    hidden = []
+    notes = []
     if unfinished:
         names = shortlist(("/".join(path.parts[-2:]) for path in unfinished), 3)
-        hidden = [f"not shown because not complete: {names}."]
-    return [
-        *hidden,
-        *dict.fromkeys(said for run in finished for said in describe_spending(run.manifest["spent"])),
-    ]
+        notes = [f"not shown because not complete: {names}."]
+    costs = (sentence for run in finished for sentence in describe_spending(run.manifest["spent"]))
+    return [*notes, *dict.fromkeys(costs)]
 
 
 def _seal(config: Any, runs: Sequence[Run]) -> str:
     """A digest of the options, data, models, this package's version, and every file of the runs and of the
     report: an equal one means that the command would change nothing."""
-    stages = [stage for run in runs for stage in run.stages if not stage.depends_on_all]  # they read blocks
+    # A stage that depends on whole outputs reads blocks only, which are among the files of the run.
+    stages = [stage for run in runs for stage in run.stages if not stage.depends_on_all]
     records = [(stage, [*map(stage.records, stage.blocks.numbers)]) for stage in stages]
     data = {path for stage, blocks in records for block in blocks for path in stage.files(block)}
     files = {*config.out_dir.iterdir(), *(path / FIGURES_CSV for path in find_runs(config.out_dir))}
@@ -397,6 +412,9 @@ def _facts(config: Any, run: Run) -> dict[str, Any]:
     return {**run.facts, "selected": selected, "preset": getattr(config, "preset", None)}
 
 
+# --- for subclasses --------------------------------------------------------------------------
+
+
 def select_rows(
     folder: Folder, output: str, blocks: Blocks | None = None, numbers: Iterable[int] | None = None
 ) -> Iterator[Any]:
@@ -408,16 +426,18 @@ def select_rows(
     for number in blocks.numbers if numbers is None else numbers:
         records = [[*rows] for _, rows in itertools.groupby(folder.rows(output, [number]), get_row_id)]
         ids = {get_row_id(rows[0]) for rows in records}
-        twice = any(a == b for rows in records for a, b in itertools.pairwise(rows))
+        row_repeats = any(a == b for rows in records for a, b in itertools.pairwise(rows))
+        id_repeats = len(ids) != len(records) or bool(ids & ids_seen)
         needed = blocks.needed(number)
-        if "" in ids or twice or ids & ids_seen or len(ids) != len(records) or len(records) < len(needed):
+        if "" in ids or row_repeats or id_repeats or len(records) < len(needed):
             raise UserError(
                 f"'{folder.block_path(output, number)}', or a block before it, is damaged: records are "
                 "missing or repeated. Remove it and rerun the command of the run."
             )
         ids_seen |= ids
         for index, rows in zip(needed, records, strict=False):
-            yield from rows if index in indices else ()
+            if index in indices:
+                yield from rows
 
 
 def name_folders(names_and_models: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -445,11 +465,11 @@ def order_steps(runs: Sequence[Run]) -> list[Step]:
     name = ""  # of the model in memory
     while waiting := [steps for steps in queues if steps]:
         names = [steps[0].stage.model.name if steps[0].stage.model else "" for steps in waiting]
-        at_hand = [steps for steps, needed in zip(waiting, names, strict=True) if needed in (name, "")]
-        if not at_hand:
-            first = waiting.index(max(waiting, key=len))
-            at_hand, name = [waiting[first]], names[first]
-        order += [steps.pop(0) for steps in at_hand]
+        ready = [steps for steps, needed in zip(waiting, names, strict=True) if needed in (name, "")]
+        if not ready:
+            longest = waiting.index(max(waiting, key=len))
+            ready, name = [waiting[longest]], names[longest]
+        order += [steps.pop(0) for steps in ready]
     return order
 
 

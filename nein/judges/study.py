@@ -63,7 +63,7 @@ class StudyPlan:
 
 def run(options: StudyConfig) -> str:
     """Writes the pages, or with --labels the tables; returns the text to print. Raises UserError."""
-    loaded = [results for results in runs.load([options.run]) if results.track != "add"]
+    loaded = [results for results in runs.load_complete([options.run]) if results.track != "add"]
     if not loaded:
         raise UserError(
             f"'{options.run}' has no complete run on the track negative or remove; run nein eval first."

@@ -4,7 +4,7 @@ from nein.benchmarks.nein import estimates
 from nein.benchmarks.nein import runs as of_runs
 from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.run import NEIN
-from nein.benchmarks.nein.runs import EDIT, EditRow, RunDir, scores_of
+from nein.benchmarks.nein.runs import EDIT, EditRow, RunDir, score_output
 from nein.benchmarks.runner import FIGURES_CSV, SCORES_CSV
 from nein.engine import atomic
 from nein.engine.run import Executor
@@ -21,7 +21,7 @@ def write(run, edits, scores, *, config, data, size):
     columns = {EDIT: edits}
     for row in scores:
         kept = {key: value for key, value in row.items() if key != "metric"}
-        columns.setdefault(scores_of(row["metric"]), []).append(kept)
+        columns.setdefault(score_output(row["metric"]), []).append(kept)
     for output, rows in columns.items():
         if output != EDIT:
             run.open_output(output, {}, overwrite=False)

@@ -201,7 +201,7 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
     rates = calibration.rates("fixed")
     for rate, expected in ((rates.sensitivity, 0.75), (rates.specificity, 0.9)):
         assert rate.low <= expected <= rate.high < 0.97  # found out
-    [run] = of_runs.load([out])
+    [run] = of_runs.load_complete([out])
     assert calibration.fits(run.about)
     judged = frames.pick(estimates.make_estimates(run.every, {}), task="results", metric="removal_vqa")
     assert not judged["low"] <= share <= judged["high"]  # what the weakened judge says is wrong
@@ -261,7 +261,7 @@ def test_a_judge_with_one_answer_is_refused_and_flagged_and_a_foreign_calibratio
 ):
     commands.exit_code("calibrate", run, "--limit", "12", "--device", "cpu", "--judges", "vqa")
     assert "Note: the judge vqa is not shown to notice a black picture" in capsys.readouterr().out
-    [loaded] = of_runs.load([run])
+    [loaded] = of_runs.load_complete([run])
     [found] = calibrations.load([run / "calibration"], explicit=True)
     assert set(judges.VERDICTS) <= set(found.rows[0])
     rows = calibrations.correct_runs([loaded], [found])

@@ -8,7 +8,7 @@ import pytest
 from nein import metrics, statistics
 from nein.benchmarks.nein import estimates, paper_numbers, protocols, report
 from nein.benchmarks.nein.protocols import NoEvidence, verdict
-from nein.benchmarks.nein.runs import EDIT, CorpusRow, RunDir, scores_of
+from nein.benchmarks.nein.runs import EDIT, CorpusRow, RunDir, score_output
 from nein.loading.errors import UserError
 from nein.metrics import METRICS, Batch, EditPair, Settings
 from nein.reporting import figures as frames
@@ -75,7 +75,7 @@ def test_a_run_gives_values_by_sample_and_blocks_of_other_samples_are_a_sentence
     write_block(run, EDIT, 0, [kept, lost])
     with pytest.raises(UserError, match=r"3\.0 by removal_vqa, which is out of range"):
         write_run(tmp_path, "odd", "negative", {"removal_vqa": [1.0, 3]})
-    write_block(run, scores_of("l2"), 0, reversed(run.read(scores_of("l2"), 0)))
+    write_block(run, score_output("l2"), 0, reversed(run.read(score_output("l2"), 0)))
     with pytest.raises(
         UserError, match=f"has a row of '{lost['id']}' where other metrics have '{kept['id']}'"
     ):

@@ -12,7 +12,7 @@ import pandas as pd
 from typing_extensions import NotRequired
 
 from nein.benchmarks.nein import estimates
-from nein.benchmarks.nein.runs import REMOVALS, RunDir
+from nein.benchmarks.nein.runs import REMOVAL_JUDGES, RunDir
 from nein.engine import atomic
 from nein.loading.errors import UserError
 from nein.reporting import figures as frames
@@ -154,7 +154,7 @@ def measure_agreement(loaded: Sequence[RunDir]) -> Iterator[Figure]:
         )
         if not clusters:
             continue
-        first, second = (run.values(metric) for metric in REMOVALS)
+        first, second = (run.values(metric) for metric in REMOVAL_JUDGES)
         # Chance-corrected; clustered by source image.
         kappa = calibration.cohen_kappa(first, second, run.sources)
         alpha = calibration.krippendorff_alpha([first, second], run.sources)
@@ -284,7 +284,7 @@ def use_labels(loaded: Sequence[RunDir], rows: Sequence[Label]) -> Iterator[Figu
     for key, run in runs.items():
         if stranger := next((name for name in people[key] if name not in run.edits), None):
             raise UserError(f"The labels name '{stranger}', which is not a sample of {run.label}.")
-        for metric in REMOVALS:
+        for metric in REMOVAL_JUDGES:
             if (entry := estimates.estimate_mean(run.scores_by(metric), metric)) is not None:
                 result = calibration.prediction_powered(run.values(metric), people[key], run.sources)
                 needed = result.needed
@@ -305,7 +305,7 @@ def _compare_with_people(
 ) -> Iterator[Figure]:
     """Agreement of each judge with people, over all labels and by editor, object and template; and its
     sensitivity and specificity if the majority of raters is taken as the truth, as in `nein calibrate`."""
-    for metric in REMOVALS:
+    for metric in REMOVAL_JUDGES:
         parts = []
         for key, run in runs.items():
             frame = run.scores_by(metric).frame

@@ -28,7 +28,7 @@ import safetensors
 
 from nein import statistics
 from nein.benchmarks.nein.runs import (
-    REMOVALS,
+    REMOVAL_JUDGES,
     SCORES,
     TEMPLATES,
     UNREAD,
@@ -36,7 +36,7 @@ from nein.benchmarks.nein.runs import (
     RunDir,
     drop_stays,
     order_runs,
-    scores_of,
+    score_output,
 )
 from nein.benchmarks.runner import Finished, select_rows
 from nein.loading.digests import json_digest
@@ -71,7 +71,7 @@ def make_estimates(
             if metric in corpus
             else _estimate_metrics(of_metric, task="results")
         )
-    for metric in REMOVALS:
+    for metric in REMOVAL_JUDGES:
         rows += estimate_minimal_pairs(every.where(metric=metric), metric)
     # --- by family: sentences below a denial, and objects that must stay, apart
     keys = [pd.Categorical(frame["family"], LABELS), frame[DEPTH].astype(float) > 0, frame["stays"].notna()]
@@ -183,7 +183,7 @@ def estimate_gaps(runs: Sequence[RunDir]) -> pd.DataFrame:
         {**row, "model": run.name}
         for run in runs
         if run.track == "negative" and run.name in controls
-        for metric in REMOVALS
+        for metric in REMOVAL_JUDGES
         for row in estimate_gap(controls[run.name].scores_by(metric), run.scores_by(metric), metric)
     )
 
@@ -224,7 +224,7 @@ def estimate_losses(runs: Sequence[RunDir]) -> Iterator[Figure]:
     """
     controls = {run.name: run for run in runs if run.track == "remove"}
     for run in (run for run in runs if run.track == "negative"):
-        for metric in REMOVALS:
+        for metric in REMOVAL_JUDGES:
             rewritten = run.scores_by(metric).frame.dropna(subset="outcome")
             told = ScoreTable(rewritten[rewritten["outcome"] != UNREAD])
             tables = {STILL_THERE: told.scored.frame.assign(value=1 - told.scored.values)}
@@ -283,7 +283,7 @@ class Features(NamedTuple):
 
 def read_features(run: RunDir, metric: str = "fid") -> Features | None:
     """The features of the finished blocks of a run; None without any."""
-    numbers_done = run.list_blocks(scores_of(metric))
+    numbers_done = run.list_blocks(score_output(metric))
     return _join_features(
         run, [_read_block(run, metric, n) for n in run.blocks.units.numbers if n in numbers_done]
     )
@@ -325,7 +325,7 @@ def compute_corpus_metric(metric: str, run: RunDir) -> CorpusRow:
     takes minutes. Protocol "paper" compares with every target once; "fixed" with the target of every sample,
     so that a scene has the same weight on both sides."""
     is_paper, units = run.about["config"]["protocol"] == "paper", run.blocks.units
-    reasons = [row.reason for row in select_rows(run, scores_of(metric), units) if row.reason]
+    reasons = [row.reason for row in select_rows(run, score_output(metric), units) if row.reason]
     blocks = [_read_block(run, metric, number) for number in units.numbers]
     ingredients = {
         "samples": [*run.edits],

@@ -12,7 +12,7 @@ import pandas as pd
 
 from nein.benchmarks.nein import runs
 from nein.benchmarks.nein.config import GridConfig
-from nein.benchmarks.nein.runs import REMOVALS, RunDir
+from nein.benchmarks.nein.runs import REMOVAL_JUDGES, RunDir
 from nein.datasets.nein import Dataset, Sample, reload
 from nein.engine import atomic, images
 from nein.engine.folder import collect_runs
@@ -136,15 +136,15 @@ def _show_edit(sample_id: str, run: RunDir, options: GridConfig) -> Cell:
     edit = run.edits.get(sample_id)
     if edit is None or edit.image is None:
         return Cell(None, edit.why_not, color=RED) if edit else Cell(None, "not edited yet")
-    metrics = [*REMOVALS] if options.verdicts else []
-    metrics += [options.metric] if options.metric and options.metric not in REMOVALS else []
+    metrics = [*REMOVAL_JUDGES] if options.verdicts else []
+    metrics += [options.metric] if options.metric and options.metric not in REMOVAL_JUDGES else []
     values: dict[str, Any] = {row.metric: row.value for row in run.replies(sample_id)}
     badges = []
     for metric in (metric for metric in metrics if metric in values):
         value = values[metric]
-        if metric in REMOVALS:
+        if metric in REMOVAL_JUDGES:
             verdict, color = _VERDICTS[value]
-            badges.append(Badge(f"{REMOVALS[metric]}: {verdict}", color))
+            badges.append(Badge(f"{REMOVAL_JUDGES[metric]}: {verdict}", color))
         else:
             number = "unscored" if value is None else f"{value * METRICS[metric].scale:.3g}"
             badges.append(Badge(f"{METRICS[metric].title} {number}", GREY))

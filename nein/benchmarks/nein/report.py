@@ -16,7 +16,7 @@ from nein.benchmarks import compare
 from nein.benchmarks.compare import Side
 from nein.benchmarks.nein import calibrations, estimates, protocols, runs, sections
 from nein.benchmarks.nein.config import EvalConfig, ReportConfig
-from nein.benchmarks.nein.runs import DECLINED, NOT_EDITED, REMOVALS, TEMPLATES, RunDir
+from nein.benchmarks.nein.runs import DECLINED, NOT_EDITED, REMOVAL_JUDGES, TEMPLATES, RunDir
 from nein.benchmarks.runner import Finished
 from nein.datasets import nein as nein_data
 from nein.datasets.nein import Sample
@@ -102,7 +102,7 @@ def make_sides(
     for run in loaded:
         # Without the column of tracks, runs of two tracks can be paired.
         scores = ScoreTable(run.table.frame.assign(variant=pd.Categorical([None] * len(run.table))))
-        control, removals, gap = controls.get(run.name), tuple(REMOVALS), None
+        control, removals, gap = controls.get(run.name), tuple(REMOVAL_JUDGES), None
         if control and run.track == "negative":
             gap = control.table.where(metric=removals).less(run.table.where(metric=removals))
         sides[run.label] = Side(scores, gap, {name: vars(entry) for name, entry in run.corpus().items()})
@@ -130,13 +130,13 @@ def make_finding(frame: pd.DataFrame) -> list[str]:
     """The main result in a sentence, by the first judge with scores: the widest negation gap; for minimal
     pairs, how much opposite sentences change an edit; else Removal. Empty without a judge."""
     change = '"Remove the X." becomes a sentence that says X is absent'
-    for metric, judge in REMOVALS.items():
+    for metric, judge in REMOVAL_JUDGES.items():
         gaps = frames.select(frame, metric=metric, **estimates.OVERALL)
         quantity = f"Removal (judged by {judge})"
         if sentence := tables.widest(gaps, quantity=quantity, change=change, models="editors"):
             return [sentence]
     for selection, low_text, high_text in _FINDINGS:
-        for metric, judge in REMOVALS.items():
+        for metric, judge in REMOVAL_JUDGES.items():
             table_rows = frames.select(frame, metric=metric, **selection).dropna(subset="value")
             if rows := sorted(frames.records(table_rows), key=lambda row: row["value"]):
                 sentence = low_text.format(rows[0]["model"], tables.text(rows[0]))
@@ -348,7 +348,7 @@ def _make_reply(run: RunDir, thumbnail: Thumbnail, name: str, metrics: Sequence[
 
 
 def _make_measure(metric: Metric) -> cards.Measure:
-    badge = (REMOVALS[metric.name], "removed", "still there") if metric.name in REMOVALS else None
+    badge = (REMOVAL_JUDGES[metric.name], "removed", "still there") if metric.name in REMOVAL_JUDGES else None
     digits = 2 if metric.scale == 1 else 1
     return cards.Measure(metric.name, metric.title, metric.higher_is_better, metric.scale, digits, badge)
 

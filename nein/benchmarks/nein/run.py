@@ -21,7 +21,7 @@ from nein.benchmarks.nein.runs import (
     RunDir,
     export_questions,
     order_runs,
-    scores_of,
+    score_output,
 )
 from nein.benchmarks.nein.stages import Edit, Score, Scorer
 from nein.benchmarks.runner import Benchmark, Finished, Run, machine_identity
@@ -146,9 +146,9 @@ class NeIn(Benchmark):
         )  # metrics of pixels need no accelerator
         load_scorer = functools.partial(Scorer, config, device)
         scorer = Model("scoring", load_scorer, Scorer.describe, place, Scorer.usage)
-        outputs = {scores_of(name): stages.collect_score_facts(name, config, device) for name in judged}
+        outputs = {score_output(name): stages.collect_score_facts(name, config, device) for name in judged}
         if answers is not None:
-            outputs[scores_of("removal_vqa")] = {"answers": json_digest(answers)[:12]}
+            outputs[score_output("removal_vqa")] = {"answers": json_digest(answers)[:12]}
         how: dict[str, Any] = {"device": device, "dtype": config.dtype, "batch_size": config.batch_size}
         how["services"] = functools.partial(make_services, config)
         loaders: dict[str, Callable[[], Editor]] = {}  # an editor and its remedies share one loaded model
@@ -202,7 +202,9 @@ class NeIn(Benchmark):
         """The scores by every metric that covers the whole selection; also computes FID (corpus.json)."""
         folder = run.folder
         names, opened = folder.list_complete_metrics(folder.blocks), folder.outputs(SCORES)
-        if partial := [name for name in opened if name not in names and folder.list_blocks(scores_of(name))]:
+        if partial := [
+            name for name in opened if name not in names and folder.list_blocks(score_output(name))
+        ]:
             why = "scored on a smaller selection only, and left out; add to --metrics to complete"
             log.warning("%s: %s %s", folder.label, ", ".join(partial), why)
         corpus_metrics = [name for name in names if METRICS[name].kind == "corpus"]

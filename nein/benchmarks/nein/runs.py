@@ -1,8 +1,7 @@
-"""The folder of a run, an editor on an instruction track: its rows, its tables, and its name in reports.
+"""Reads the folder of a NeIn run, an editor on an instruction track, as rows and as a table of scores.
 
-Files: docs/reference/files.md. The identity of the folder decides the images, that of `scores/<metric>` the
-scores by one metric. Stages, limits and metrics may be added at any time; another identity is refused, with
-the key that differs.
+Parts: the rows in its files (docs/reference/files.md); `RunDir`, the folder; helpers of rows; questions about
+the edits, for other harnesses; the order and names of several runs in reports.
 """
 
 from __future__ import annotations
@@ -32,15 +31,19 @@ from nein.reporting.scores import ScoreTable
 from nein.wording.families import CELLS, DEPTH, NEGATIVE_TEMPLATES, OTHERS
 
 EDIT, SCORES, CORPUS = "edit", "scores", "corpus.json"  # outputs, and the file of FID
-_TEXTS = ("annotations", "split", "records_sha256", "kind")
-_CONFIG = dict.fromkeys(("preset", "protocol", "align", "article"), NotRequired[str])
-_DATA = dict.fromkeys(_TEXTS, NotRequired[str])
-MANIFEST = {
-    "config": NotRequired[atomic.record({**_CONFIG, "threshold": NotRequired[float]})],
-    "data": NotRequired[atomic.record({**_DATA, "columns": NotRequired[Row | None]})],
-}
+NOT_EDITED, DECLINED = "not edited: ", "refused: "  # how the reason of an unscored sample begins
+REMOVAL_JUDGES = {"removal_vqa": "VQA", "removal_ovd": "OVD"}  # metric -> its judge
+REMOVAL_METRICS = (*REMOVAL_JUDGES, "auc_removal")
+#: The negative instructions, as tables name them: "No X in the image."
+TEMPLATES = [template.replace("{S}", "X") for template in NEGATIVE_TEMPLATES]
 
-NOT_EDITED, DECLINED = "not edited: ", "refused: "  # starts of the reason of an unscored sample
+
+def score_output(metric: str) -> str:
+    """The output, and folder, of the scores by one metric."""
+    return f"{SCORES}/{metric}"
+
+
+# --- rows of the files -----------------------------------------------------------------------
 
 
 @dataclass
@@ -51,10 +54,10 @@ class EditRow:
     source_id: str  # the COCO image: intervals cluster by it
     object: str
     instruction: str
-    template: int | None = None  # of `families.NEGATIVE_TEMPLATES`
+    template: int | None = None  # index in `families.NEGATIVE_TEMPLATES`
     family: str | None = None  # of negation
-    stays: bool = False  # the right edit is none
-    difficulty: dict[str, int] = field(default_factory=dict)
+    stays: bool = False  # the object must stay: the right edit changes nothing
+    difficulty: dict[str, int] = field(default_factory=dict)  # axis (`OTHERS`, `DEPTH`) -> level
     seed: int | None = None  # None: the editor takes none
     sample_sha256: str | None = None  # of the pixels that were sent
     image: str | None = None  # below the run's folder
@@ -62,10 +65,10 @@ class EditRow:
     orientation: int = 1  # of an image made elsewhere, by EXIF
     reshaped: bool = False  # the image has another aspect ratio
     error: str | None = None  # why there is no image
-    again: bool = False  # the service or the machine failed, and the same command tries again
+    again: bool = False  # the service or the machine failed: the same command tries again
     refused: bool = False  # the service declined the request
-    note: str = ""
-    rewritten: str | None = None  # the instruction as a rewriter worded it, and the editor was told
+    note: str = ""  # of the editor
+    rewritten: str | None = None  # the instruction that the editor got, if a rewriter worded it
 
     @property
     def why_not(self) -> str:
@@ -82,7 +85,7 @@ class ScoreRow:
     reason: str = ""  # why there is no value
     detail: dict[str, Any] = field(default_factory=dict)  # what the judge said
     again: bool = False  # an endpoint gave no answer
-    metric: str = ""  # of which folder it was read
+    metric: str = ""  # set by `RunDir.score_rows`, not in the file
 
 
 @dataclass
@@ -100,33 +103,33 @@ class CorpusRow:
     reference: str = ""  # "unique targets" or "per sample"
     clusters: int = 0  # source images
     columns: int = 0  # width of the features
-    left_out: list[float] = field(default_factory=list)  # the jackknife: without each group of source images
+    left_out: list[float] = field(default_factory=list)  # jackknife: the value without each group of sources
     sources: str = ""  # digest of the source images
-    seal: str = ""  # digest of its inputs: an equal one is not computed again
+    seal: str = ""  # digest of its inputs: with equal inputs it is not computed again
 
 
-def scores_of(metric: str) -> str:
-    return f"{SCORES}/{metric}"
+# --- the folder ------------------------------------------------------------------------------
 
-
-REMOVALS = {"removal_vqa": "VQA", "removal_ovd": "OVD"}  # metric -> its judge
-REMOVAL = (*REMOVALS, "auc_removal")
-#: Cells of minimal pairs for which Removal is not defined.
-_NO_REMOVAL = frozenset(label for label, cell in CELLS.items() if cell != CELLS["denied, there"])
-#: The negative instructions, as tables name them: "No X in the image."
-TEMPLATES = [template.replace("{S}", "X") for template in NEGATIVE_TEMPLATES]
-#: Columns of the table of scores, besides the usual. stays: Removal says nothing of the sample; before:
-#: whether the judge saw the object in the unedited picture; failed: an endpoint gave no answer; refused: a
-#: service declined the edit; outcome: what a rewriter made of the object's denial, a key of `OUTCOMES`, or
-#: `UNREAD`.
+#: Columns of the table of scores, besides the usual. stays: the object must stay, so Removal is undefined;
+#: before: whether the judge saw the object in the unedited image; failed: an endpoint gave no answer;
+#: refused: a service declined the edit; outcome: what a rewritten instruction says of the object, a key of
+#: `nein.wording.denials.OUTCOMES`, or `UNREAD` if the rule cannot tell.
 DETAILS = ("object", "template", "family", "stays", OTHERS, DEPTH, "before", "failed", "refused", "outcome")
 UNREAD = "unread"
+# Entries of the manifest that are checked when it is read, besides `EVERY`.
+_CONFIG = dict.fromkeys(("preset", "protocol", "align", "article"), NotRequired[str])
+_DATA = dict.fromkeys(("annotations", "split", "records_sha256", "kind"), NotRequired[str])
+MANIFEST = {
+    "config": NotRequired[atomic.record({**_CONFIG, "threshold": NotRequired[float]})],
+    "data": NotRequired[atomic.record({**_DATA, "columns": NotRequired[Row | None]})],
+}
 
 
 class RunDir(Folder):
     """One run in OUT/<editor>/<track>. Its rows are read on first use and kept.
 
-    name  The editor in tables; `order_runs` changes it if two runs have the same.
+    The identity of the folder decides the images, that of the output `scores/<metric>` the scores by one
+    metric. `name` is the editor in tables; `order_runs` changes it if two runs have the same.
     """
 
     benchmark = "nein"
@@ -147,7 +150,7 @@ class RunDir(Folder):
 
     @staticmethod
     def image_name(index: int, sample_id: str) -> str:
-        """The image file of a sample's edit; index: the sample's position in the data."""
+        """The file of a sample's edited image; index: the sample's position in the data."""
         return f"images/{index // SEGMENT:03d}/{sample_id}.png"
 
     def image_path(self, edit: EditRow) -> Path:
@@ -155,7 +158,7 @@ class RunDir(Folder):
         return self.check_inside(self.path / str(edit.image))
 
     def feature_path(self, metric: str, block: int) -> Path:
-        return self.block_path(scores_of(metric), block).with_suffix(".safetensors")
+        return self.block_path(score_output(metric), block).with_suffix(".safetensors")
 
     def pixels(self, number: int, ids: Sequence[str]) -> str:
         """12 hex digits: a digest of the edited images of these samples of a block."""
@@ -190,7 +193,7 @@ class RunDir(Folder):
         return [
             name
             for name in METRICS
-            if self.list_blocks(output := scores_of(name)).issuperset(units.numbers)
+            if self.list_blocks(output := score_output(name)).issuperset(units.numbers)
             and all(self.count_records(output, n, units) >= len(units.needed(n)) for n in units.numbers)
         ]
 
@@ -199,13 +202,13 @@ class RunDir(Folder):
         data order. Lazy: a row with a judge's replies takes a kilobyte."""
         names = self.metrics if names is None else names
         numbers = None if number is None else [number]
-        columns = [select_rows(self, scores_of(name), self.blocks.units, numbers) for name in names]
+        columns = [select_rows(self, score_output(name), self.blocks.units, numbers) for name in names]
         for rows in zip(*columns, strict=True):
             for name, row in zip(names, rows, strict=True):
                 if row.id != rows[0].id:
                     raise UserError(
-                        f"'{self.path / scores_of(name)}' has a row of '{row.id}' where other metrics have "
-                        f"'{rows[0].id}'; remove it and rerun the command."
+                        f"'{self.path / score_output(name)}' has a row of '{row.id}' where other metrics "
+                        f"have '{rows[0].id}'; remove it and rerun the command."
                     )
                 row.metric = name
                 yield row
@@ -229,14 +232,19 @@ class RunDir(Folder):
                 f"'{self.path}' scores the sample '{row.id}' with {row.value} by {metric.name}, which is out "
                 f"of range ({low:g} to {high:g}); delete its scores/ and rerun nein eval."
             )
-        entries = {**label_edit(edit, self.track), "metric": row.metric, "value": row.value}
-        entries["outcome"] = None if edit.rewritten is None else self._outcomes[edit.id]
-        entries |= {"reason": row.reason or None, "before": row.detail.get("present_before")}
-        return entries | {"failed": row.again or edit.again or None}
+        return {
+            **label_edit(edit, self.track),
+            "metric": row.metric,
+            "value": row.value,
+            "outcome": None if edit.rewritten is None else self._outcomes[edit.id],
+            "reason": row.reason or None,
+            "before": row.detail.get("present_before"),
+            "failed": row.again or edit.again or None,
+        }
 
     @cached_property
     def _outcomes(self) -> dict[str, str]:
-        """Sample -> what the text that the editor was told says of its object, where that was rewritten."""
+        """Sample with a rewritten instruction -> what this says of the object (column "outcome")."""
         from nein.wording.denials import find_outcome
 
         edits = [edit for edit in self.edits.values() if edit.rewritten is not None]
@@ -263,8 +271,8 @@ class RunDir(Folder):
     def values(self, metric: str, every: bool = False) -> dict[str, float | None]:
         """Sample id -> value or None (unscored), of the samples in `table`, or in `every`."""
         rows = (self.every if every else self.table).where(metric=metric)
-        numbers = (None if value != value else value for value in rows.values.tolist())
-        return dict(zip(rows.frame["id"].tolist(), numbers, strict=True))
+        values = (None if math.isnan(value) else value for value in rows.values.tolist())
+        return dict(zip(rows.frame["id"].tolist(), values, strict=True))
 
     def corpus(self) -> dict[str, CorpusRow]:
         """Metric -> its entry of corpus.json; {} without the file."""
@@ -278,11 +286,14 @@ class RunDir(Folder):
         return {name: index // size for name, index in zip(self.edits, self.blocks.indices, strict=False)}
 
     def replies(self, sample: str) -> list[ScoreRow]:
-        """The scores of a sample, read again from its block."""
+        """The scores of a sample, read from its block. The last block is kept for the next call."""
         number = self._block_of_sample.get(sample, -1)
         if number not in (-1, self._block[0]):
             self._block = number, [*self.score_rows(number=number)]
         return [row for row in self._block[1] if row.id == sample]
+
+
+# --- helpers of rows -------------------------------------------------------------------------
 
 
 def read_image(path: Path, role: str, plain: bool = False) -> np.ndarray | str:
@@ -295,8 +306,12 @@ def read_image(path: Path, role: str, plain: bool = False) -> np.ndarray | str:
 
 def drop_stays(every: ScoreTable) -> ScoreTable:
     """The scores without Removal of objects that must stay."""
-    is_undefined = every.frame["metric"].isin(REMOVAL) & every.frame["stays"].notna()
+    is_undefined = every.frame["metric"].isin(REMOVAL_METRICS) & every.frame["stays"].notna()
     return ScoreTable(every.frame[~is_undefined])
+
+
+#: Cells of minimal pairs for which Removal is undefined.
+_NO_REMOVAL = frozenset(label for label, cell in CELLS.items() if cell != CELLS["denied, there"])
 
 
 def label_edit(edit: EditRow, track: str) -> Row:
@@ -314,17 +329,19 @@ def label_edit(edit: EditRow, track: str) -> Row:
     }
 
 
-#: The options of a presence question in another harness.
+# --- questions for other harnesses -----------------------------------------------------------
+
+#: The options of a presence question.
 YES_NO = ("yes", "no")
 
 
 def question_key(run: RunDir, sample_id: str) -> str:
-    """The name of a presence question in other harnesses."""
+    """The key of the presence question about one edit."""
     return f"{run.editor}/{run.track}/{sample_id}"
 
 
 def export_questions(run: RunDir) -> Iterator[Question]:
-    """For another harness, whether the object is in each edit: no, unless it is to stay."""
+    """Yields, for each edit, whether the object is in its image. The answer is no, unless it must stay."""
     for edit in run.edits.values():
         if edit.image:
             yield Question(
@@ -337,7 +354,10 @@ def export_questions(run: RunDir) -> Iterator[Question]:
             )
 
 
-def load(paths: Sequence[Path]) -> list[RunDir]:
+# --- several runs ----------------------------------------------------------------------------
+
+
+def load_complete(paths: Sequence[Path]) -> list[RunDir]:
     """The complete runs below the paths. Raises UserError: none, or of different data."""
     return order_runs([run for run in map(RunDir, collect_runs(paths)) if run.is_complete])
 
@@ -345,12 +365,13 @@ def load(paths: Sequence[Path]) -> list[RunDir]:
 def order_runs(loaded: Sequence[RunDir], same_data: bool = True) -> list[RunDir]:
     """The runs in the order of tables, with distinct names: editors of the paper first, then in the order of
     their command, then by name; an editor's track under test first. Raises UserError for different data."""
-    data = [run.about.get("data", {}).get("records_sha256") for run in loaded]
-    if other := next((run for run, sha in zip(loaded, data, strict=True) if sha != data[0]), None):
-        if same_data:
+    digests = [run.about.get("data", {}).get("records_sha256") for run in loaded]
+    for run, digest in zip(loaded, digests, strict=True) if same_data else ():
+        if digest != digests[0]:
             raise UserError(
-                f"'{loaded[0].path}' and '{other.path}' are of different data; pass runs of the same data."
+                f"'{loaded[0].path}' and '{run.path}' are of different data; pass runs of the same data."
             )
+    # Distinct names: with the name of OUT if there are several, with its path if that does not help.
     several = len({run.out.resolve() for run in loaded}) > 1
     for run in loaded:
         run.name = f"{run.out.name}/{run.editor}" if several else run.editor

@@ -9,7 +9,7 @@ from nein.benchmarks.compare import COMPARISONS, name_metric
 from nein.benchmarks.nein import calibrations
 from nein.benchmarks.nein.estimates import ALL, ALL_FOUR
 from nein.benchmarks.nein.protocols import NOT_FROM_EVIDENCE, QUIRKS
-from nein.benchmarks.nein.runs import REMOVALS, TEMPLATES
+from nein.benchmarks.nein.runs import REMOVAL_JUDGES, TEMPLATES
 from nein.metrics import METRICS
 from nein.reporting import labels, plots, tables
 from nein.reporting.figures import Figure
@@ -22,7 +22,7 @@ TRACK_NAMES = {"negative": "negative", "remove": '"Remove the X."', "add": '"Add
 EDITOR = Row("model", "editor")
 RUN = (EDITOR, Row("variant", "instruction", TRACK_NAMES))
 METRIC = Row("metric", names=name_metric)
-BY_JUDGE = (EDITOR, Row("metric", "judge", REMOVALS))
+BY_JUDGE = (EDITOR, Row("metric", "judge", REMOVAL_JUDGES))
 
 
 def _columns(column: str, titles: Mapping[str, Any], show: Show | None = None) -> list[Column]:
@@ -54,7 +54,7 @@ def results_table(
     key: str = "results", title: str = "Results", metrics: Sequence[str] | None = None
 ) -> Table:
     """Table 3 for these metrics; by default all, with Removal last, which a narrow screen shows."""
-    order = metrics or (*(name for name in METRICS if name not in REMOVALS), *reversed(REMOVALS))
+    order = metrics or (*(name for name in METRICS if name not in REMOVAL_JUDGES), *reversed(REMOVAL_JUDGES))
     selection = {"task": ("results", "refusals"), "group": ("", ALL), "metric": (*order, "refused")}
     columns = [
         Column("", {"metric": order}, show_mean, by="metric", names=name_metric, order=order),
@@ -144,14 +144,14 @@ def _gap_section() -> Section:
     removal = plots.plot(
         "gap",
         "Removal by instruction, with 95 % intervals clustered by source image",
-        {"task": "results", "metric": tuple(REMOVALS)},
+        {"task": "results", "metric": tuple(REMOVAL_JUDGES)},
         plots.bars,
         place=("model",),
         series="variant",
         panel=("metric",),
-        order=(*told, *REMOVALS),
+        order=(*told, *REMOVAL_JUDGES),
         axis="Removal, per cent",
-        names={**REMOVALS, **told},
+        names={**REMOVAL_JUDGES, **told},
     )
     gaps = plots.plot(
         "gap_by_template",
@@ -162,8 +162,8 @@ def _gap_section() -> Section:
         place=("group",),
         series="metric",
         panel=("model",),
-        order=(*REMOVALS, *TEMPLATES),
-        names=REMOVALS,
+        order=(*REMOVAL_JUDGES, *TEMPLATES),
+        names=REMOVAL_JUDGES,
         axis="gap in Removal, points",
         limits=None,
     )
@@ -211,8 +211,8 @@ def minimal_pairs_section() -> Section:
         place=("model",),
         series="group",
         panel=("metric",),
-        order=(*two_way.PARTS, *REMOVALS),
-        names=REMOVALS,
+        order=(*two_way.PARTS, *REMOVAL_JUDGES),
+        names=REMOVAL_JUDGES,
         axis="points",
         limits=None,
         colors={two_way.TEXT: plots.RED, two_way.PICTURE: "#9ca3af", two_way.INTERACTION: plots.GREEN},
@@ -302,7 +302,7 @@ def label_tables() -> list[Table]:
         *_columns("statistic", {"same verdict %": "same", **sees}),
         Column("labels", {"statistic": "same"}, count()),
     ]
-    rows = (Row("metric", "judge", REMOVALS), Row("by"), Row("group", ""))
+    rows = (Row("metric", "judge", REMOVAL_JUDGES), Row("by"), Row("group", ""))
     return [labelled, Table("judge-people", "The judges against people", rows, columns), labels.AGREEMENT]
 
 

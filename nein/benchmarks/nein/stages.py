@@ -29,7 +29,7 @@ from nein.benchmarks.nein.runs import (
     ScoreRow,
     question_key,
     read_image,
-    scores_of,
+    score_output,
 )
 from nein.datasets.nein import Dataset, Sample
 from nein.editors import EditRequest, EditResult
@@ -208,7 +208,7 @@ class Score(Stage):
 
     def __post_init__(self) -> None:
         self.judged = [name for name in self.metrics if self.answers is None or name != "removal_vqa"]
-        self.blocks, self.outputs = self.edited.units, tuple(map(scores_of, self.metrics))
+        self.blocks, self.outputs = self.edited.units, tuple(map(score_output, self.metrics))
         self.plain, judge = self.config.protocol == "paper", self.config.models.vqa
         # Requests per sample to a judge behind an address; a caption is estimated to name six objects.
         asking = [name for name in self.judged if "vqa" in METRICS[name].models]
@@ -268,14 +268,14 @@ class Score(Stage):
 
     def work(self, model: Scorer, inputs: Any, missing: tuple[str, ...]) -> dict[str, list[ScoreRow]]:
         number, items = inputs
-        names = [name for name in self.judged if scores_of(name) in missing]
+        names = [name for name in self.judged if score_output(name) in missing]
         rows: dict[str, list[ScoreRow]] = {}
         if self.judged != self.metrics:
-            rows[scores_of("removal_vqa")] = [self._read_answer(item) for item in items]
+            rows[score_output("removal_vqa")] = [self._read_answer(item) for item in items]
         for name, scores in model.score(items, names, self.judged).items():
             if METRICS[name].kind == "corpus":
                 _write_features(self.run, name, number, items, scores)
-            metric_rows = rows.setdefault(scores_of(name), [])
+            metric_rows = rows.setdefault(score_output(name), [])
             for item, score in zip(items, scores, strict=True):
                 value = None if score.value is None else float(score.value)
                 metric_rows.append(ScoreRow(item.id, value, score.reason, dict(score.detail), score.again))
