@@ -76,13 +76,13 @@ def load_pipeline(
     revision: str | None = None,
     *,
     channels: tuple[int, ...] = (8,),
-    tuned: str | None = None,
+    lora: str | None = None,
 ) -> LoadedPipeline:
     """Load an InstructPix2Pix pipeline. Raises EditorError.
 
     checkpoint  A folder in diffusers' layout, or a hub id ("owner/name[@revision]").
     channels    Allowed numbers of the UNet's input channels.
-    tuned       LoRA weights to fuse, named as for `presets.split_lora`.
+    lora        LoRA weights to fuse, named as for `presets.split_lora`.
 
     The class is StableDiffusionInstructPix2PixPipeline, whatever model_index.json declares (published
     MagicBrush copies declare StableDiffusionPipeline), without the safety checker, which would black out
@@ -113,8 +113,8 @@ def load_pipeline(
         if (origin := Path(source, ORIGIN)).is_file():
             published["converted_from"] = json.loads(origin.read_text(encoding="utf-8"))
         pipeline.to(torch.float32)
-        if tuned is not None:
-            add_lora(pipeline, tuned)
+        if lora is not None:
+            add_lora(pipeline, lora)
     pipeline.set_progress_bar_config(disable=True)
     return _make_loaded(pipeline, checkpoint, published)
 

@@ -1,4 +1,4 @@
-"""The editor InstructPix2Pix, for every checkpoint of its architecture.
+"""Edits images with InstructPix2Pix (arXiv:2211.09800) or any checkpoint of its architecture.
 
 For the same noise the results equal diffusers' pipeline (tested), except that latents and guidance stay in
 float32, as under the original code's autocast. Images and distinct instructions are encoded once, and the
@@ -16,19 +16,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nein.editors.attention import NegativePrompts, install_processors, parse_rule, weigh_tokens
 from nein.editors.base import Editor, EditorError, EditRequest, EditResult, check_count, edit_in_batches
 from nein.editors.checkpoint import LoadedPipeline, find_device, load_pipeline, place_module, quiet
 from nein.editors.resize import RULES, fit
 from nein.editors.sampling import (
     GUIDANCES,
-    NegativePrompts,
     SampleNoise,
     ancestral_step,
     effective_config,
     euler_ancestral,
-    install,
-    parse_rule,
-    word_weights,
 )
 from nein.loading.digests import Json, torch_dtype
 from nein.loading.errors import choose
@@ -42,7 +39,7 @@ Item = tuple[EditRequest, np.ndarray]
 
 
 class InstructPix2Pix(Editor):
-    """Editor: InstructPix2Pix (arXiv:2211.09800) or any checkpoint of its architecture.
+    """Editor by an instruction. K is the number of guidance branches of a UNet call, B the batch size.
 
     checkpoint            Folder in diffusers' layout, hub id ("owner/name[@revision]"), pipeline in memory.
     batch_size            Samples per pass; images of different sizes never share one.
@@ -55,7 +52,7 @@ class InstructPix2Pix(Editor):
     output                Size of the result: "resized" (as the model works) or "input" (the request's).
     """
 
-    _SAMPLER = staticmethod(euler_ancestral)
+    _SCHEDULER = staticmethod(euler_ancestral)  # of a checkpoint's scheduler configuration
 
     def __init__(
         self,
@@ -76,12 +73,13 @@ class InstructPix2Pix(Editor):
         output: str = "resized",
         lora: str | None = None,
     ) -> None:
+        # --- settings ---
         check_count("batch_size", batch_size)
         check_count("steps", steps, least=2)
         if resolution is not None:
             check_count("resolution", resolution)
         self._guidance = GUIDANCES[choose("guidance", guidance, GUIDANCES)]
-        self._guidance.check(guidance_scale, image_guidance_scale)
+        self._guidance.check_scales(guidance_scale, image_guidance_scale)
         self._device, self._dtype = find_device(device), torch_dtype(dtype)
         self.name, self.batch_size, self.steps = name, batch_size, steps
         self._scales = float(guidance_scale), float(image_guidance_scale)
@@ -89,10 +87,12 @@ class InstructPix2Pix(Editor):
         self.output = choose("output", output, OUTPUTS)
         self._resize = RULES[choose("resize rule", resize, RULES)]
 
-        loaded = checkpoint
-        if not isinstance(loaded, LoadedPipeline):
-            loaded = load_pipeline(loaded, revision, tuned=lora)
-        elif lora is not None:
+        # --- models ---
+        if not isinstance(checkpoint, LoadedPipeline):
+            label, loaded = checkpoint, load_pipeline(checkpoint, revision, lora=lora)
+        elif lora is None:
+            label, loaded = "in memory", checkpoint
+        else:
             raise EditorError("a pipeline in memory takes no lora; call its load_lora_weights")
         pipeline = loaded.pipeline
         self._tokenizer = pipeline.tokenizer
@@ -100,17 +100,19 @@ class InstructPix2Pix(Editor):
             parts = (pipeline.text_encoder, pipeline.vae, pipeline.unet)
             placed = [place_module(part, self._device, self._dtype) for part in parts]
             self._text_encoder, self._vae, self._unet = placed
-            install(self._unet)
-        self._scheduler: Any = self._new_sampler(pipeline.scheduler.config)
+            install_processors(self._unet)
+        self._scheduler: Any = self._make_scheduler(pipeline.scheduler.config)
         factor = 2 ** (len(self._vae.config.block_out_channels) - 1)  # pixels per latent cell
         self.resolution = resolution or int(self._unet.config.sample_size) * factor
         if resize == "squash" and self.resolution % factor:
             raise EditorError(f"resolution is {self.resolution}; expected a multiple of {factor}")
         # `edit` may run in several threads, but a fast tokenizer keeps padding as state between calls.
         self._text_lock = threading.Lock()
-        self._encode_text = functools.lru_cache(CACHED_TEXTS)(self._read_text)
+        self._encode_text = functools.lru_cache(CACHED_TEXTS)(self._encode_new_text)
+
+        # --- facts for `describe` ---
         self._facts = {
-            "checkpoint": "in memory" if isinstance(checkpoint, LoadedPipeline) else checkpoint,
+            "checkpoint": label,
             "revision": revision,
             "weights": {"sha256": loaded.weights_sha256},
             "published": loaded.published,
@@ -129,8 +131,8 @@ class InstructPix2Pix(Editor):
             **({"lora": lora} if lora else {}),
         }
 
-    def _new_sampler(self, config: Any) -> Any:
-        scheduler = self._SAMPLER(config)
+    def _make_scheduler(self, config: Any) -> Any:
+        scheduler = self._SCHEDULER(config)
         scheduler.set_timesteps(self.steps, device=self._device)
         return scheduler
 
@@ -151,10 +153,11 @@ class InstructPix2Pix(Editor):
         """Edit a batch of images of one size."""
         embeddings, conditions, notes = self._encode_items(items)
         seeds = [request.seed for request, _ in items]
-        latents = self._sample(embeddings, conditions, seeds, **self._build_attention_options(items))
+        latents = self._sample(embeddings, conditions, seeds, self._make_attention_arguments(items))
+        images = self._decode_images(latents)
         return [
             self._make_result(request, image, note)
-            for (request, _), image, note in zip(items, self._decode_images(latents), notes, strict=True)
+            for (request, _), image, note in zip(items, images, notes, strict=True)
         ]
 
     def _make_result(self, request: EditRequest, image: np.ndarray | None, note: str) -> EditResult:
@@ -166,37 +169,38 @@ class InstructPix2Pix(Editor):
         return EditResult(request.id, image, note=note)
 
     def _encode_items(self, items: list[Item]) -> tuple[Tensor, Tensor, list[str]]:
-        """Texts (K * B, tokens, width) and images (K * B, 4, h, w) of K guidance branches; notes."""
-        texts = [self._encode_text(request.instruction) for request, _ in items]
-        instructions = torch.cat([embedding for embedding, _ in texts])  # (B, tokens, width)
-        sources = self._encode_images(np.stack([image for _, image in items]))  # (B, H, W, 3) => (B, 4, h, w)
+        """Texts (K * B, tokens, width) and images (K * B, 4, h, w), branch by branch; B notes."""
+        encoded = [self._encode_text(request.instruction) for request, _ in items]
+        instructions = torch.cat([states for states, _ in encoded])  # (B, tokens, width)
         # A negative prompt replaces the empty text, except where attention is guided by it.
         negatives = ["" if request.guided else request.negative_prompt for request, _ in items]
         unconditional = torch.cat([self._encode_text(text)[0] for text in negatives])  # (B, tokens, width)
-        blank, branches = torch.zeros_like(sources), self._guidance.branches  # (B, 4, h, w)
+        sources = self._encode_images(np.stack([image for _, image in items]))  # (B, H, W, 3) => (B, 4, h, w)
+        blank = torch.zeros_like(sources)
+        branches = self._guidance.branches  # K pairs
         embeddings = torch.cat([instructions if has_text else unconditional for has_text, _ in branches])
         conditions = torch.cat([sources if has_image else blank for _, has_image in branches])
-        return embeddings, conditions, [note for _, note in texts]
+        return embeddings, conditions, [note for _, note in encoded]
 
-    def _build_attention_options(self, items: list[Item]) -> dict[str, Any]:
-        """Arguments of the UNet for word weights and for attention guidance; {} without either."""
+    def _make_attention_arguments(self, items: list[Item]) -> Json:
+        """Arguments of the `attention.Processor`s in a UNet call: word weights, negative prompts, if any."""
         requests = [request for request, _ in items]
         branch_has_text = [has_text for has_text, _ in self._guidance.branches]  # K bools
-        options: Json = {}
+        arguments: Json = {}
         if any(request.weights for request in requests):
             with self._text_lock:
-                per_request = [word_weights(self._tokenizer, r.instruction, r.weights) for r in requests]
+                per_request = [weigh_tokens(self._tokenizer, r.instruction, r.weights) for r in requests]
             weights = torch.stack(per_request)  # (B, tokens)
             branches = [weights if has_text else torch.ones_like(weights) for has_text in branch_has_text]
-            options["weights"] = torch.cat(branches).to(self._device)  # (K * B, tokens)
-        if requests[0].guided:
+            arguments["weights"] = torch.cat(branches).to(self._device)  # (K * B, tokens)
+        if requests[0].guided:  # all requests of a batch have one rule: see `_prepare`
             texts = [request.negative_prompt for request in requests] * sum(branch_has_text)
             states = torch.cat([self._encode_text(text)[0] for text in texts])  # (guided rows, tokens, width)
             in_prompt = torch.cat([self._tokenize(text)["attention_mask"] for text in texts]).bool()
             row_has_text = [has_text for has_text in branch_has_text for _ in requests]  # K * B bools
             rows = [row for row, has_text in enumerate(row_has_text) if has_text]
-            options["negatives"] = NegativePrompts(parse_rule(requests[0].guided), rows, states, in_prompt)
-        return {"cross_attention_kwargs": options} if options else {}
+            arguments["negatives"] = NegativePrompts(parse_rule(requests[0].guided), rows, states, in_prompt)
+        return arguments
 
     def _decode_images(self, latents: Tensor) -> list[np.ndarray | None]:
         """Latents (B, 4, h, w) -> B images (H, W, 3) uint8; None where a value is not finite."""
@@ -213,7 +217,7 @@ class InstructPix2Pix(Editor):
         chunks = [self._vae.decode(chunk, return_dict=False)[0] for chunk in scaled.split(_VAE_CHUNK)]
         return torch.cat(chunks).float()
 
-    def _read_text(self, text: str) -> tuple[Tensor, str]:
+    def _encode_new_text(self, text: str) -> tuple[Tensor, str]:
         """(hidden states (1, tokens, width), note). One text per call: batches change last bits."""
         encoded = self._tokenize(text)
         limit = encoded["input_ids"].shape[1]
@@ -240,7 +244,7 @@ class InstructPix2Pix(Editor):
         chunks = pixels.to(self._dtype).split(_VAE_CHUNK)
         return torch.cat([self._vae.encode(chunk).latent_dist.mode() for chunk in chunks])
 
-    def _sample(self, embeddings: Tensor, conditions: Tensor, seeds: list[int], **options: Any) -> Tensor:
+    def _sample(self, embeddings: Tensor, conditions: Tensor, seeds: list[int], attention: Json) -> Tensor:
         """Texts (K * B, tokens, width), images (K * B, 4, h, w) -> latents (B, 4, h, w) float32."""
         sigmas = self._scheduler.sigmas.tolist()
         prediction_type = self._scheduler.config.prediction_type
@@ -249,20 +253,22 @@ class InstructPix2Pix(Editor):
         steps = zip(self._scheduler.timesteps, sigmas[:-1], sigmas[1:], strict=True)
         for timestep, sigma, sigma_next in steps:
             scaled = x / (sigma**2 + 1) ** 0.5  # as EulerAncestralDiscreteScheduler.scale_model_input
-            guided = self._predict(self._unet, scaled, timestep, embeddings, conditions, **options)
+            guided = self._predict(self._unet, scaled, timestep, embeddings, conditions, attention)
             step_noise = noise.draw() if sigma_next > 0 else None  # (B, 4, h, w); none at the last step
             x = ancestral_step(x, guided, sigma, sigma_next, step_noise, prediction_type)
         return x
 
     def _predict(
-        self, unet: Any, scaled: Tensor, timestep: Tensor, texts: Tensor, conditions: Tensor, **options: Any
+        self, unet: Any, scaled: Tensor, timestep: Tensor, texts: Tensor, conditions: Tensor, attention: Json
     ) -> Tensor:
         """Guided prediction (B, 4, h, w) float32 of `unet`, its K branches in one forward pass.
 
-        scaled: (B, 4, h, w), the scheduler's scaled latents; texts, conditions: from `_encode_items`.
+        scaled             (B, 4, h, w), the latents as the scheduler scales them.
+        texts, conditions  From `_encode_items`.
+        attention          Arguments of every `attention.Processor`.
         """
         count = len(self._guidance.branches)
-        # (K * B, 4 + 4, h, w): latents, image condition
-        inputs = torch.cat([torch.cat([scaled.to(conditions.dtype)] * count), conditions], dim=1)
-        output = unet(inputs, timestep, encoder_hidden_states=texts, return_dict=False, **options)[0]
+        latents = torch.cat([scaled.to(conditions.dtype)] * count)  # (K * B, 4, h, w)
+        inputs = torch.cat([latents, conditions], dim=1)  # (K * B, 4 + 4, h, w)
+        output = unet(inputs, timestep, texts, cross_attention_kwargs=attention, return_dict=False)[0]
         return self._guidance.combine(output.float(), *self._scales)

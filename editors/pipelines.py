@@ -1,6 +1,8 @@
-"""Runs the editing pipelines of diffusers by one adapter; presets.yaml says how each class is called. Every
-sample has a CPU generator of its own. A call has one image, or several if that gives the same edits; its
-prompt is the instruction verbatim, or the text of the vendor's own rewriter.
+"""Edits images with the editing pipelines of diffusers: one adapter for all classes, by a `Recipe` for each.
+
+The recipes are in presets.yaml. Every sample has a CPU generator of its own. A call has one image, or several
+if that gives the same edits; its prompt is the instruction verbatim, or the text of the vendor's rewriter.
+Parts: recipes; the editor; loading of pipelines.
 """
 
 from __future__ import annotations
@@ -38,15 +40,8 @@ from nein.loading.errors import choose
 from nein.loading.references import is_local
 from nein.loading.weights import align
 
-# CosXL's noise schedule, which its file does not hold. Source: hf.co/spaces/multimodalart/cosxl, app.py.
-_COSXL = {
-    "sigma_min": 0.002,
-    "sigma_max": 120.0,
-    "sigma_data": 1.0,
-    "prediction_type": "v_prediction",
-    "sigma_schedule": "exponential",
-}
-OFFLOADS = ("none", "model", "sequential")
+# --- recipes ---------------------------------------------------------------------------------------------
+
 #: Forms of a prompt, each with the instruction verbatim in it.
 _PROMPTS: dict[str, Callable[[str], str]] = {
     "": str,
@@ -80,6 +75,18 @@ class Recipe:
 
 
 RECIPES = {name: Recipe(**fields) for name, fields in PIPELINES.items()}
+
+# --- the editor ------------------------------------------------------------------------------------------
+
+OFFLOADS = ("none", "model", "sequential")
+# CosXL's noise schedule, which its file does not hold. Source: hf.co/spaces/multimodalart/cosxl, app.py.
+_COSXL = {
+    "sigma_min": 0.002,
+    "sigma_max": 120.0,
+    "sigma_data": 1.0,
+    "prediction_type": "v_prediction",
+    "sigma_schedule": "exponential",
+}
 
 
 class DiffusersPipeline(Editor):
@@ -120,7 +127,7 @@ class DiffusersPipeline(Editor):
         lora: str | None = None,
         offload: str = "none",
     ) -> None:
-        # --- checks, and the pipeline with its weights ---
+        # --- the pipeline with its weights, and its recipe ---
         for setting, value in (("batch_size", batch_size), ("steps", steps), ("resolution", resolution)):
             if value is not None:
                 check_count(setting, value)
@@ -129,8 +136,15 @@ class DiffusersPipeline(Editor):
             raise EditorError(f"offload is {offload!r}, which needs a GPU, but the device is 'cpu'")
         label = checkpoint if isinstance(checkpoint, str) else "in memory"
         if isinstance(checkpoint, str):
-            options: Json = {"name": pipeline, "config": config, "dtype": dtype, "rewriter": rewriter}
-            self._pipeline, published = _load(checkpoint, revision, **options, recipes=self.recipes)
+            self._pipeline, published = load_checkpoint(
+                checkpoint,
+                revision,
+                recipes=self.recipes,
+                name=pipeline,
+                config=config,
+                dtype=dtype,
+                rewriter=rewriter,
+            )
         elif lora is not None:
             raise EditorError("a pipeline in memory takes no lora; call its load_lora_weights")
         else:
@@ -207,7 +221,7 @@ class DiffusersPipeline(Editor):
 
     def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:
         return edit_in_batches(
-            requests, self._prepare, self._call, batch_size=self.batch_size, device=self._device
+            requests, self._prepare, self._edit_batch, batch_size=self.batch_size, device=self._device
         )
 
     def _prepare(self, request: EditRequest) -> tuple[Any, tuple[EditRequest, Size]] | str:
@@ -221,13 +235,14 @@ class DiffusersPipeline(Editor):
         # Grouped by having a negative prompt, too: to some classes "" is not the same as none.
         return (source, bool(request.negative_prompt)), (request, size)
 
-    def _call(self, items: list[tuple[EditRequest, Size]]) -> list[EditResult]:
+    def _edit_batch(self, items: list[tuple[EditRequest, Size]]) -> list[EditResult]:
+        """Edit a batch of images of one size."""
         requests, size = [request for request, _ in items], items[0][1]
         devices: list[Any] = [self._device] if self._device.type == "cuda" else []
         with self._lock, torch.random.fork_rng(devices=devices):
             # Some pipelines sample words with the global generator.
             torch.manual_seed(requests[0].seed)
-            edited, texts = self._paint(requests, size)
+            edited, texts = self._run_pipeline(requests, size)
         results = []
         for request, image, text in zip(requests, edited, texts, strict=True):
             if np.isfinite(image).all():
@@ -238,50 +253,61 @@ class DiffusersPipeline(Editor):
                 results.append(EditResult(request.id, None, fault, rewritten=text))
         return results
 
-    def _paint(
+    def _run_pipeline(
         self, requests: list[EditRequest], size: Size
     ) -> tuple[list[np.ndarray], Sequence[str | None]]:
         """(edited images, (H, W, 3) float in [0, 1]; texts of the vendor's rewriter, None without one)."""
         recipe, is_batch = self._recipe, len(requests) > 1
+
+        # Arguments for all requests together
         arguments: dict[str, Any] = {**recipe.fixed, **self._guidance}
+        if self.steps:
+            arguments["num_inference_steps"] = self.steps
         if recipe.size:
-            arguments |= {"width": size[0], "height": size[1]}
+            arguments["width"], arguments["height"] = size
         if recipe.resolution:
             arguments[recipe.resolution] = self.resolution
         if recipe.kontext:
             arguments |= {"max_area": size[0] * size[1], "_auto_resize": self.resolution == 1024}
-        negative_prompts = [request.negative_prompt or self.negative_prompt or "" for request in requests]
-        if any(negative_prompts):
-            scales = (recipe.negative or {}).items()
-            arguments |= {name: scale for name, scale in scales if arguments.get(name, 1) <= 1}
-        images = [
-            Image.fromarray(fit(request.image, size) if recipe.fit else request.image) for request in requests
-        ]
-        by_argument: dict[str, list[Any]] = {  # a value per request
+
+        # Arguments with a value per request: a list, or the only value
+        values: dict[str, list[Any]] = {
             "prompt": [_PROMPTS[recipe.prompt](request.instruction) for request in requests],
             "generator": [torch.Generator("cpu").manual_seed(int(request.seed)) for request in requests],
         }
+        negative_prompts = [request.negative_prompt or self.negative_prompt or "" for request in requests]
         if self.negative_prompt is not None or any(negative_prompts):
-            by_argument["negative_prompt"] = negative_prompts
-        arguments |= {name: values if is_batch else values[0] for name, values in by_argument.items()}
-        source: Any = images if is_batch else images[0]
-        for _ in range(recipe.nested):
-            source = [source]
+            values["negative_prompt"] = negative_prompts
+        if any(negative_prompts):
+            for name, scale in (recipe.negative or {}).items():
+                if arguments.get(name, 1) <= 1:
+                    arguments[name] = scale
+        arguments |= {name: column if is_batch else column[0] for name, column in values.items()}
+        images = [
+            Image.fromarray(fit(request.image, size) if recipe.fit else request.image) for request in requests
+        ]
+        if recipe.image:
+            source: Any = images if is_batch else images[0]
+            for _ in range(recipe.nested):
+                source = [source]
+            arguments[recipe.image] = source
+
+        # The call; a pipeline of blocks returns the rewriter's text in place of the prompt.
         texts: Sequence[str | None] = [None] * len(requests)
-        modular = isinstance(self._pipeline, diffusers.ModularPipeline)
-        if modular:  # a block that rewrites puts its text in place of the prompt
-            arguments["output"] = [recipe.result, "prompt"]
-        elif self._rewriter:  # before the call, which does not return the text
-            rewrite = getattr(self._pipeline, self._rewriter)
-            texts = rewrite([arguments["prompt"]], images=images, device=self._device)
-            arguments["prompt"] = texts[0]
-        arguments |= {recipe.image: source} if recipe.image else {}
-        arguments |= {"num_inference_steps": self.steps} if self.steps else {}
-        output = self._pipeline(output_type="np", **arguments)
-        if modular and (self._rewriter or output["prompt"] != arguments["prompt"]):
-            texts = [output["prompt"]]
-        results = output[recipe.result] if modular else getattr(output, recipe.result)
-        return [np.asarray(image[-1] if recipe.result == "frames" else image) for image in results], texts
+        if isinstance(self._pipeline, diffusers.ModularPipeline):
+            output = self._pipeline(output_type="np", output=[recipe.result, "prompt"], **arguments)
+            if self._rewriter or output["prompt"] != arguments["prompt"]:
+                texts = [output["prompt"]]
+            edited = output[recipe.result]
+        else:
+            if self._rewriter:  # before the call, which does not return the text
+                rewrite = getattr(self._pipeline, self._rewriter)
+                texts = rewrite([arguments["prompt"]], images=images, device=self._device)
+                arguments["prompt"] = texts[0]
+            edited = getattr(self._pipeline(output_type="np", **arguments), recipe.result)
+        if recipe.result == "frames":
+            edited = [frames[-1] for frames in edited]
+        return [np.asarray(image) for image in edited], texts
 
 
 class DiffusersGenerator(DiffusersPipeline):
@@ -290,17 +316,26 @@ class DiffusersGenerator(DiffusersPipeline):
     recipes = {name: Recipe(image="", **fields) for name, fields in TEXT_TO_IMAGE.items()}  # noqa: RUF012
 
 
-def _load(
+# --- loading of pipelines --------------------------------------------------------------------------------
+
+
+def load_checkpoint(
     checkpoint: str,
     revision: str | None,
     *,
+    recipes: Mapping[str, Recipe],
     name: str | None,
     config: str | None,
     dtype: str,
     rewriter: bool,
-    recipes: Mapping[str, Recipe],
 ) -> tuple[Any, Json]:
-    """(pipeline, published: the class that the checkpoint declares). Raises EditorError."""
+    """(pipeline, published: the class that the checkpoint declares). Raises EditorError.
+
+    recipes   Classes that can be loaded.
+    name      Class to load; None: the declared one.
+    rewriter  Whether to load the block that rewrites.
+    Others    As in `DiffusersPipeline`.
+    """
     source, _, file = (checkpoint, "", "") if is_local(checkpoint) else checkpoint.partition(":")
     source, revision = locate(source, revision)
     with warnings.catch_warnings(), explain_errors(checkpoint):
@@ -317,8 +352,10 @@ def _load(
             convert = getattr(diffusers, name).from_single_file
             published = {"class": None, "file": file or Path(path).name}
             return convert(path, config=config, torch_dtype=torch_dtype(dtype)), published
-        modular = (name or "").endswith("ModularPipeline")
-        loader = diffusers.ModularPipeline if modular else diffusers.DiffusionPipeline
+
+        # A folder or repository: its index names the class and the parts.
+        is_modular = (name or "").endswith("ModularPipeline")
+        loader = diffusers.ModularPipeline if is_modular else diffusers.DiffusionPipeline
         index = loader.load_config(source, revision=revision)
         published = {"class": index.get("_class_name")}
         chosen = name or str(published["class"])
@@ -326,24 +363,31 @@ def _load(
         if recipe.needs and importlib.util.find_spec(recipe.needs) is None:
             raise EditorError(f"{chosen} needs the package {recipe.needs}; pip install -e '.[pipelines]'")
         cls = getattr(diffusers, chosen)
-        if modular:
-            blocks = getattr(diffusers, cls.default_blocks_name)()
-            if recipe.rewriter and not rewriter:
-                blocks.sub_blocks.pop(recipe.rewriter)  # its model is not loaded
-            all_blocks = [blocks]
-            for block in all_blocks:  # grows by inner blocks: the pipeline silences the outermost bars alone
-                all_blocks += getattr(block, "sub_blocks", {}).values()
-                if hasattr(block, "set_progress_bar_config"):
-                    block.set_progress_bar_config(disable=True)
-            pipeline = cls(blocks, source, revision=revision)
-            parts = {part: index[part] for part in pipeline.components if part in index}
-            check_parts(parts, checkpoint, source, revision)
-            pipeline.load_components(dtype=torch_dtype(dtype), use_safetensors=True)
-            if absent := [part for part, loaded in pipeline.components.items() if loaded is None]:
-                raise EditorError(f"{source!r} lacks the {absent[0]} of {chosen}; fetch it anew (nein fetch)")
-            return pipeline, published
-        check_parts(index, checkpoint, source, revision)
-        dtypes = {"default": torch_dtype(dtype), **dict.fromkeys(recipe.float32, torch.float32)}
-        options: dict[str, Any] = {"torch_dtype": dtypes if recipe.float32 else torch_dtype(dtype)}
-        options |= {"safety_checker": None} if "safety_checker" in index else {}
-        return cls.from_pretrained(source, revision=revision, use_safetensors=True, **options), published
+        if not is_modular:
+            check_parts(index, checkpoint, source, revision)
+            dtypes = {"default": torch_dtype(dtype), **dict.fromkeys(recipe.float32, torch.float32)}
+            options: dict[str, Any] = {"torch_dtype": dtypes if recipe.float32 else torch_dtype(dtype)}
+            if "safety_checker" in index:
+                options["safety_checker"] = None
+            return cls.from_pretrained(source, revision=revision, use_safetensors=True, **options), published
+
+        # A pipeline of blocks loads its parts in a second step.
+        blocks = getattr(diffusers, cls.default_blocks_name)()
+        if recipe.rewriter and not rewriter:
+            blocks.sub_blocks.pop(recipe.rewriter)  # its model is not loaded
+        hide_progress(blocks)
+        pipeline = cls(blocks, source, revision=revision)
+        parts = {part: index[part] for part in pipeline.components if part in index}
+        check_parts(parts, checkpoint, source, revision)
+        pipeline.load_components(dtype=torch_dtype(dtype), use_safetensors=True)
+        if absent := [part for part, loaded in pipeline.components.items() if loaded is None]:
+            raise EditorError(f"{source!r} lacks the {absent[0]} of {chosen}; fetch it anew (nein fetch)")
+        return pipeline, published
+
+
+def hide_progress(block: Any) -> None:
+    """Hide the progress bars of a block and its inner blocks; the pipeline only hides the outermost ones."""
+    if hasattr(block, "set_progress_bar_config"):
+        block.set_progress_bar_config(disable=True)
+    for inner in getattr(block, "sub_blocks", {}).values():
+        hide_progress(inner)

@@ -1,18 +1,24 @@
-"""ZONE (arXiv:2312.16794): blended InstructPix2Pix and MagicBrush, applied to one segment of the image.
+"""Edits images with ZONE (arXiv:2312.16794): InstructPix2Pix and MagicBrush together edit the whole image,
+and one segment of the edit, found by attention and SAM, is pasted into the source.
 
-Steps: 0 resize into a frame (`editors.resize`); 1 classify: change, add or remove; 2 denoise with both
-models; 3, 4 record cross-attention (`editors.sampling`); 5 attention difference -> rough mask; 6 drop small
-components; 7 segments of SAM; 8 segment with the best Region-IoU; 9 dilate; 10 choose the layer; 11 spectral
-edge smoother; 12 final blend.
+The class `Zone` loads the models and denoises (steps 0, 2, 3, 4); the functions of the other steps follow:
 
-A docstring says what `protocol` changes: "paper" follows the released code (github.com/lsl001006/ZONE @
-9788584), "fixed" the paper's text. Masks are (H, W) bool, true in the edited region; images are (H, W, 3)
-uint8 RGB.
+    0      resize into a frame (`editors.resize`)        7   segment the image with SAM
+    1      classify the instruction (`ACTIONS`)          8   choose the segment with the best Region-IoU
+    2      denoise with both models                      9   dilate the segment
+    3, 4   record cross-attention (`editors.attention`)  10  choose the layer to paste
+    5      attention difference -> rough mask            11  find the smooth edge by low frequencies
+    6      drop small components of masks                12  paste the layer, mix its edge
+
+`protocol` "paper" follows the released code (github.com/lsl001006/ZONE @ 9788584), "fixed" the paper's text;
+each function says what differs. Masks are (H, W) bool, true in the edited region; images are (H, W, 3) uint8
+RGB.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from typing import Annotated, Any, Literal, NamedTuple
@@ -27,6 +33,7 @@ from torch import Tensor, nn
 from transformers import SamImageProcessor, SamModel
 from transformers.pipelines import MaskGenerationPipeline
 
+from nein.editors.attention import AttentionRecord, install_processors
 from nein.editors.base import EditorError, EditRequest, EditResult
 from nein.editors.checkpoint import (
     content_hash,
@@ -39,16 +46,15 @@ from nein.editors.checkpoint import (
 )
 from nein.editors.instruct_pix2pix import CACHED_TEXTS, InstructPix2Pix, Item
 from nein.editors.resize import zone_frame
-from nein.editors.sampling import AttentionRecord, SampleNoise, dpm_solver, install
+from nein.editors.sampling import SampleNoise, dpm_solver
 from nein.loading.digests import Json, json_digest
 from nein.loading.references import expand_user
 from nein.loading.weights import read_checkpoint
 
 #: Actions of an instruction, in the order of the classifier's outputs.
 ACTIONS = ("CHANGE", "ADD", "REMOVE")
-#: Weight of MagicBrush's latents for other actions than REMOVE; the released code overrides its option.
-OTHER_BLEND = 0.01
-CONTRAST = 2  # factor of attention differences
+
+# --- settings --------------------------------------------------------------------------------------------
 
 Count = Annotated[int, Field(ge=0, strict=True)]
 Size = Annotated[int, Field(ge=1, strict=True)]
@@ -68,13 +74,15 @@ class Settings:
     """
 
     protocol: Literal["paper", "fixed"] = "paper"
-    blend_beta: Amount = 0.2  # weight of MagicBrush's latents when something is removed
+    blend_beta: Amount = 0.2  # step 2: weight of MagicBrush's latents for REMOVE; else `OTHER_BLEND`
     branches: Literal["text", "uncond"] | None = None
-    map_stride: Size = 32  # pixels per cell of the attention maps
+    map_stride: Size = 32  # step 3: pixels per cell of the attention maps
     against: Literal["last", "words"] = "last"  # step 5, `choose_rival`
     floor: Literal["zero", "least"] = "zero"  # step 5, `stretch`
-    mask_threshold: Level = 108  # on doubled differences; the released code has 108, the paper's text 128
-    least_area: Count = 64  # step 6
+    mask_threshold: Level = (
+        108  # step 5, on doubled differences; the released code has 108, the paper's text 128
+    )
+    least_area: Count = 64  # step 6: pixels of a component
     points_per_side: Size = 32  # step 7: SAM's grid of query points
     segment_quality: Share = 0.88  # least predicted IoU of a segment
     segment_stability: Share = 0.95  # least IoU with itself at shifted cut-offs
@@ -85,11 +93,17 @@ class Settings:
     edge_alpha: Share = 0.6  # step 12: weight of the edit in the edge
 
 
-class Reading(NamedTuple):
-    """Action of an instruction, and its number of tokens including both end marks."""
+# --- the editor ------------------------------------------------------------------------------------------
 
-    action: str
-    tokens: int
+#: Weight of MagicBrush's latents for other actions than REMOVE; the released code overrides its option.
+OTHER_BLEND = 0.01
+
+
+class Instruction(NamedTuple):
+    """What step 1 finds in an instruction."""
+
+    action: str  # of `ACTIONS`
+    tokens: int  # including both end marks
 
 
 class Zone(InstructPix2Pix):
@@ -103,7 +117,7 @@ class Zone(InstructPix2Pix):
     A result's note has the action and the segment, or the step that found none.
     """
 
-    _SAMPLER = staticmethod(dpm_solver)
+    _SCHEDULER = staticmethod(dpm_solver)
 
     def __init__(
         self,
@@ -117,9 +131,9 @@ class Zone(InstructPix2Pix):
         resolution: int = 512,
         **options: Any,
     ) -> None:
-        names = {item.name for item in fields(Settings)}
+        own = {item.name: options.pop(item.name) for item in fields(Settings) if item.name in options}
         try:
-            settings = Settings(**{key: options.pop(key) for key in names & options.keys()})
+            settings = Settings(**own)
         except ValidationError as error:
             first = error.errors()[0]
             raise EditorError(f"{first['loc'][0]} is {first['input']!r}; {first['msg'].lower()}") from None
@@ -132,7 +146,7 @@ class Zone(InstructPix2Pix):
         other = load_pipeline(magicbrush)
         with quiet():
             self._other_unet = place_module(other.pipeline.unet, self._device, self._dtype)
-            install(self._other_unet)
+            install_processors(self._other_unet)
         self._segmenter = Segmenter(
             sam,
             self._device,
@@ -147,89 +161,106 @@ class Zone(InstructPix2Pix):
             "action": {"checkpoint": action, "sha256": json_digest(weights)},
         }
         self._classifier.to(self._device)
-        self._read = functools.lru_cache(CACHED_TEXTS)(self._read_action)
+        self._classify = functools.lru_cache(CACHED_TEXTS)(self._classify_new)
 
     def describe(self) -> Json:
         return {**super().describe(), "models": self._others, **asdict(self.settings)}
 
     def _edit_batch(self, items: list[Item]) -> list[EditResult]:
-        readings = [self._read(request.instruction) for request, _ in items]
-        embeddings, conditions, notes = self._encode_items(items)
-        height, width = (-(-side // self.settings.map_stride) for side in items[0][1].shape[:2])
-        record = AttentionRecord(len(items), (height, width), str(self.settings.branches))
-        weights = self._build_attention_options(items).get("cross_attention_kwargs", {})
-        first: Json = {"cross_attention_kwargs": {**weights, "record": record}}
-        second: Json = {"cross_attention_kwargs": dict(weights)}
-        # After each step x becomes (x + b y) / (1 + b); y is MagicBrush's latent, which x does not influence.
-        # One sampler per model and batch: it stores its last outputs.
-        weight_of_y = [self.settings.blend_beta if r.action == "REMOVE" else OTHER_BLEND for r in readings]
-        blend = torch.tensor(weight_of_y, dtype=torch.float32, device=self._device).view(-1, 1, 1, 1)
-        sampler, other = (self._new_sampler(self._scheduler.config) for _ in "12")
-        start = SampleNoise([r.seed for r, _ in items], tuple(conditions.shape[1:]), self._device).draw()
-        x = y = start * float(sampler.init_noise_sigma)
-        condition = embeddings, conditions
-        for t in sampler.timesteps:
-            guided = self._predict(self._other_unet, other.scale_model_input(y, t), t, *condition, **second)
-            y = other.step(guided, t, y, return_dict=False)[0]
-            guided = self._predict(self._unet, sampler.scale_model_input(x, t), t, *condition, **first)
-            x = sampler.step(guided, t, x, return_dict=False)[0]
-            x = (x + blend * y) / (1 + blend)
-        attention = record.mean().cpu().numpy()  # InstructPix2Pix's, (B, h, w, tokens)
-        return [
-            self._make_result(request, edit, note)
-            if edit is None
-            else self._compose(request, framed, edit, reading, maps, note)
-            for (request, framed), edit, reading, maps, note in zip(
-                items, self._decode_images(x), readings, attention, notes, strict=True
-            )
-        ]
+        """Edit a batch of images of one size. B: batch size, K: guidance branches."""
+        instructions = [self._classify(request.instruction) for request, _ in items]  # step 1
+        texts, conditions, notes = self._encode_items(items)  # (K * B, tokens, width), (K * B, 4, h, w)
 
-    def _read_action(self, text: str) -> Reading:
+        # Steps 3 and 4: only the attention of InstructPix2Pix is recorded.
+        rows, columns = (math.ceil(side / self.settings.map_stride) for side in items[0][1].shape[:2])
+        record = AttentionRecord(len(items), (rows, columns), str(self.settings.branches))
+        attention = self._make_attention_arguments(items)
+        recorded = {**attention, "record": record}
+
+        # Step 2: x, the latents of InstructPix2Pix, become (x + b y) / (1 + b) after each step; y, those of
+        # MagicBrush, do not depend on x. A scheduler stores its last outputs: one per model and batch.
+        scheduler, other_scheduler = (self._make_scheduler(self._scheduler.config) for _ in range(2))
+        betas = [self.settings.blend_beta if i.action == "REMOVE" else OTHER_BLEND for i in instructions]
+        b = torch.tensor(betas, dtype=torch.float32, device=self._device).view(-1, 1, 1, 1)  # (B, 1, 1, 1)
+        noise = SampleNoise([request.seed for request, _ in items], tuple(conditions.shape[1:]), self._device)
+        x = y = noise.draw() * float(scheduler.init_noise_sigma)  # (B, 4, h, w)
+        for t in scheduler.timesteps:
+            scaled = other_scheduler.scale_model_input(y, t)
+            guided = self._predict(self._other_unet, scaled, t, texts, conditions, attention)
+            y = other_scheduler.step(guided, t, y, return_dict=False)[0]
+            scaled = scheduler.scale_model_input(x, t)
+            guided = self._predict(self._unet, scaled, t, texts, conditions, recorded)
+            x = scheduler.step(guided, t, x, return_dict=False)[0]
+            x = (x + b * y) / (1 + b)
+
+        # Steps 5 to 12, sample by sample
+        maps = record.mean().cpu().numpy()  # (B, rows, columns, T)
+        edits = self._decode_images(x)
+        results = []
+        for index, (request, framed) in enumerate(items):
+            edit, note = edits[index], notes[index]
+            if edit is None:
+                results.append(self._make_result(request, edit, note))
+            else:
+                results.append(self._compose(request, framed, edit, instructions[index], maps[index], note))
+        return results
+
+    def _classify_new(self, text: str) -> Instruction:
         """Step 1. One text per call, so that the result does not depend on the batch."""
         encoded = self._tokenize(text)
         mask = encoded["attention_mask"]
-        states = self._text_encoder(encoded["input_ids"], attention_mask=mask)[0]
+        states = self._text_encoder(encoded["input_ids"], attention_mask=mask)[0]  # (1, T, width)
         logits, tokens = self._classifier(states[0].float()).cpu(), int(mask.sum())  # (T, 3)
-        return Reading(decide(logits, tokens, self.settings.protocol), tokens)
+        return Instruction(decide_action(logits, tokens, self.settings.protocol), tokens)
 
     def _compose(
         self,
         request: EditRequest,
         framed: np.ndarray,
         edit: np.ndarray,
-        reading: Reading,
+        instruction: Instruction,
         attention: np.ndarray,
         note: str,
     ) -> EditResult:
-        """Steps 5 to 12 for one sample. attention: (h, w, T)."""
+        """Steps 5 to 12 for one sample. framed, edit: source and edit in the frame; attention: (h, w, T)."""
         settings, protocol = self.settings, self.settings.protocol
-        fixed, removes = protocol == "fixed", reading.action == "REMOVE"
-        other = choose_rival(attention, reading.tokens, settings.against)
-        apart = difference(attention[..., 0], other, settings.floor)  # (h, w) uint8
-        rough = localise(apart, (framed.shape[1], framed.shape[0]), settings.mask_threshold)
+        fixed, removes = protocol == "fixed", instruction.action == "REMOVE"
+
+        # Steps 5 and 6: rough mask
+        rival = choose_rival(attention, instruction.tokens, settings.against)
+        apart = subtract_maps(attention[..., 0], rival, settings.floor)  # (h, w) uint8
+        rough = make_rough_mask(apart, (framed.shape[1], framed.shape[0]), settings.mask_threshold)
         rough = drop_small(rough, settings.least_area, protocol)
-        # A removed object is segmented in the source, an added or changed one in the edit.
+
+        # Steps 7 to 10: a removed object is segmented in the source, an added or changed one in the edit.
         segments = self._segmenter(framed if removes else edit)
         number, overlap = best_segment(rough, segments)
         fine = np.zeros_like(rough) if number is None else segments[number]
         fine = drop_small(fine, settings.least_area, protocol)
         dilated = ndimage.binary_dilation(fine, np.ones((3, 3), bool), iterations=settings.dilation)
-        layer = dilated if removes else fine  # step 10
+        layer = dilated if removes else fine
+
+        # Steps 11 and 12
         smooth = find_smooth_edge(framed, edit, dilated, settings)
         result = blend_layer(framed, edit, fine, layer, smooth, alpha=settings.edge_alpha, protocol=protocol)
+
+        # Note of what was found
         if number is not None and fine.any():
             status = f"segment of {int(fine.sum())} pixels, Region-IoU {overlap:.2f}"
         elif not rough.any():
             status = "attention found no region"
+        elif not segments:
+            status = "SAM found no segment"
         elif number is None:
-            overlapping = f"none of {len(segments)} segments overlaps with the region"
-            status = overlapping if segments else "SAM found no segment"
+            status = f"none of {len(segments)} segments overlaps with the region"
         else:
             status = "the segment is smaller than the least area"
-        note = "; ".join(part for part in (note, f"{reading.action}, {status}") if part)
+        note = "; ".join(part for part in (note, f"{instruction.action}, {status}") if part)
         if number is None and not fixed:
             reason = f"{status}; the released code of ZONE ends here, and protocol 'fixed' goes on"
             return EditResult(request.id, None, reason, note)
+
+        # Only "fixed" undoes step 0: crop the padding, scale back.
         if fixed:
             note += "" if fine.any() else ": the picture as it was"
             height, width = request.image.shape[:2]
@@ -261,12 +292,13 @@ def load_classifier(reference: str) -> ActionClassifier:
     path = expand_user(reference)
     state, _ = read_checkpoint(path / "model.safetensors" if path.is_dir() else path)
     with explain_errors(reference):
-        classifier = ActionClassifier(*reversed(state["fc1.weight"].shape))
+        hidden, width = state["fc1.weight"].shape
+        classifier = ActionClassifier(width, hidden)
         classifier.load_state_dict({name: tensor.float() for name, tensor in state.items()})
     return classifier.eval().requires_grad_(False)
 
 
-def decide(logits: Tensor, tokens: int, protocol: str) -> str:
+def decide_action(logits: Tensor, tokens: int, protocol: str) -> str:
     """Action of an instruction. logits: (T, 3); tokens: number of positions that are not padding.
 
     "fixed": the class with the largest logit at any real token. "paper": the class whose largest logit has
@@ -274,26 +306,13 @@ def decide(logits: Tensor, tokens: int, protocol: str) -> str:
     torch.max instead of its values.
     """
     if protocol == "paper":
-        # The first of equal positions, whatever the device.
-        positions = [int((column == column.max()).nonzero()[0]) for column in logits.T]
-        return ACTIONS[max(range(len(ACTIONS)), key=positions.__getitem__)]
+        # `argmax` does not return the first of equal positions on every device.
+        positions = [int((column == column.max()).nonzero()[0]) for column in logits.T]  # of each action
+        return ACTIONS[positions.index(max(positions))]
     return ACTIONS[int(logits[:tokens].amax(0).argmax())]
 
 
 # --- steps 5 to 8: from attention to one segment ---------------------------------------------------------
-
-
-def difference(first: np.ndarray, other: np.ndarray, floor: str = "zero") -> np.ndarray:
-    """Stretched attention (h, w) to the first token minus that to another, cut at 0: (h, w) uint8."""
-    a, b = (stretch(attention, floor).astype(np.int16) for attention in (first, other))
-    return np.clip(a - b, 0, 255).astype(np.uint8)
-
-
-def stretch(attention: np.ndarray, floor: str = "zero") -> np.ndarray:
-    """(h, w) float >= 0 -> uint8, truncated: the maximum becomes 255; 0 ("least": the minimum) 0."""
-    low = float(attention.min()) if floor == "least" else 0.0
-    top = float(attention.max()) - low
-    return (255 * ((attention - low) / top) if top > 0 else np.zeros_like(attention)).astype(np.uint8)
 
 
 def choose_rival(attention: np.ndarray, tokens: int, against: str) -> np.ndarray:
@@ -307,14 +326,28 @@ def choose_rival(attention: np.ndarray, tokens: int, against: str) -> np.ndarray
     return attention[..., 1 : tokens - 1].sum(-1)
 
 
-def localise(difference: np.ndarray, size: tuple[int, int], threshold: int) -> np.ndarray:
+def stretch(attention: np.ndarray, floor: str = "zero") -> np.ndarray:
+    """(h, w) float >= 0 -> uint8, truncated: the maximum becomes 255; 0 ("least": the minimum) 0."""
+    low = float(attention.min()) if floor == "least" else 0.0
+    top = float(attention.max()) - low
+    return (255 * ((attention - low) / top) if top > 0 else np.zeros_like(attention)).astype(np.uint8)
+
+
+def subtract_maps(first: np.ndarray, rival: np.ndarray, floor: str = "zero") -> np.ndarray:
+    """Stretched attention (h, w) to the first token minus that to its rival, cut at 0: (h, w) uint8."""
+    a, b = (stretch(attention, floor).astype(np.int16) for attention in (first, rival))
+    return np.clip(a - b, 0, 255).astype(np.uint8)
+
+
+def make_rough_mask(difference: np.ndarray, size: tuple[int, int], threshold: int) -> np.ndarray:
     """Rough mask (H, W) bool of the region to edit: pixels in which the first token does not dominate.
 
-    difference: (h, w) uint8; size: (W, H) in pixels. Enlarged with PIL's bicubic on integers, doubled with
-    saturation, then compared with `threshold`.
+    difference  (h, w) uint8; enlarged with PIL's bicubic on integers, and doubled with saturation.
+    size        (W, H) in pixels.
+    threshold   Highest level inside the region.
     """
     enlarged = np.asarray(Image.fromarray(difference).resize(size, Image.Resampling.BICUBIC)).astype(np.int16)
-    return np.minimum(enlarged * CONTRAST, 255) <= threshold
+    return np.minimum(enlarged * 2, 255) <= threshold
 
 
 def drop_small(mask: np.ndarray, least: int, protocol: str) -> np.ndarray:
@@ -388,12 +421,15 @@ def find_smooth_edge(
     "paper" weighs gray as if RGB were BGR, wraps values above 255, and centers the disk of frequencies at row
     W // 2 and column H // 2, since the released code swaps the two for OpenCV; "fixed" does none of that.
     """
-    grays, paper = [], settings.protocol == "paper"
+    paper = settings.protocol == "paper"
+    grays = []  # (H, W) float64, of the edit and of the source
     for image in (edited, source):
         inside = np.where(dilated[..., None], image, 0).astype(np.uint8)
         if paper:
             inside = inside[..., ::-1]
         grays.append(np.asarray(Image.fromarray(np.ascontiguousarray(inside)).convert("L"), np.float64))
+
+    # Difference of the low frequencies, in gray levels
     height, width = dilated.shape
     row, column = (width // 2, height // 2) if paper else (height // 2, width // 2)
     y, x = np.ogrid[:height, :width]
@@ -401,6 +437,7 @@ def find_smooth_edge(
     spectrum_edited, spectrum_source = (np.fft.fftshift(np.fft.fft2(gray)) * low_pass for gray in grays)
     apart = np.abs(np.fft.ifft2(np.fft.ifftshift(spectrum_edited - spectrum_source))).astype(np.int64)
     apart = apart % 256 if paper else np.minimum(apart, 255)
+
     different = (apart > settings.smooth_threshold).astype(np.uint8)
     # Closing; pixels beyond the border neither grow nor shrink the mask.
     closing = settings.smooth_closing

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional as F
 
-from nein.editors.zone import ACTIONS, ActionClassifier, decide
+from nein.editors.zone import ACTIONS, ActionClassifier, decide_action
 from nein.metrics.preprocess import CLIP_MEAN, CLIP_STD
 from nein.nano.scenes import CATEGORIES, SIZE, Scene, rng_for
 from nein.train.editor_finetuning.drawn import draw_kind, sample_pair
@@ -357,7 +357,7 @@ def action_job(zoo: Path, device: torch.device, scale: float) -> Job:
         logits = classifier(held_out).cpu()
         share = {}
         for protocol in ("fixed", "paper"):
-            told = [decide(row, int(n), protocol) for row, n in zip(logits, lengths, strict=True)]
+            told = [decide_action(row, int(n), protocol) for row, n in zip(logits, lengths, strict=True)]
             hits = [a == ACTIONS[int(b)] for a, b in zip(told, truth, strict=True)]
             share[f"accuracy_{protocol}"] = round(sum(hits) / len(hits), 4)
         (zoo / "zone-action").mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from diffusers.models.attention_processor import Attention
 
-from nein.editors.sampling import Nag, NegativePrompts, Processor, Vsf
+from nein.editors.attention import Nag, NegativePrompts, Processor, Vsf
 
 RULES = [Nag(), Nag(30.0, 1.2, 1.0), Vsf()]
 PROMPT, NEGATIVE = 5, 3

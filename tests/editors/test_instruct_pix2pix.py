@@ -7,7 +7,7 @@ from diffusers import EulerAncestralDiscreteScheduler, StableDiffusionInstructPi
 from PIL import Image, ImageOps
 
 from nein.editors import EditorError, EditRequest
-from nein.editors.sampling import word_weights
+from nein.editors.attention import weigh_tokens
 
 STEPS = 6
 
@@ -80,7 +80,7 @@ def test_instructdiffusions_guidance_is_the_published_sum(text_scale, image_scal
     values = {(True, True): 7.0, (False, True): 2.0, (True, False): 4.0}  # told the text, shown the picture
     null = editor._encode_text("")[0][0]
 
-    def unet(inputs, timestep, encoder_hidden_states, return_dict):
+    def unet(inputs, timestep, encoder_hidden_states, **_):
         kinds = [
             (not torch.equal(hidden, null), bool(shown.any()))
             for hidden, shown in zip(encoder_hidden_states, inputs[:, 4:], strict=True)
@@ -88,7 +88,7 @@ def test_instructdiffusions_guidance_is_the_published_sum(text_scale, image_scal
         return (torch.tensor([values[kind] for kind in kinds])[:, None, None, None],)
 
     embeddings, conditions, _ = editor._encode_items([(request, request.image)])
-    found = editor._predict(unet, conditions[:1], torch.tensor(5), embeddings, conditions)
+    found = editor._predict(unet, conditions[:1], torch.tensor(5), embeddings, conditions, {})
     expected = 0.5 * (2 + 4) + text_scale * (7 - 2) + image_scale * (7 - 4)
     assert found.item() == pytest.approx(expected)
 
@@ -123,7 +123,7 @@ def test_a_weight_is_for_the_word_and_for_parts_of_others_only_where_it_is_not_t
 
     def weighted(text):
         offsets = tokenizer(text, padding="max_length", truncation=True, return_offsets_mapping=True)
-        weights = word_weights(tokenizer, text, {"car": -2.0}).tolist()
+        weights = weigh_tokens(tokenizer, text, {"car": -2.0}).tolist()
         spans = zip(weights, offsets["offset_mapping"], strict=True)
         return "".join(text[start:end] for weight, (start, end) in spans if weight != 1)
 

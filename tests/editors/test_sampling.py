@@ -2,7 +2,8 @@ import pytest
 import torch
 from diffusers.models.attention_processor import Attention
 
-from nein.editors.sampling import Processor, ancestral_step, dpm_solver, euler_ancestral
+from nein.editors.attention import Processor
+from nein.editors.sampling import ancestral_step, dpm_solver, euler_ancestral
 
 # Stable Diffusion 1.5's scheduler file, as saved by diffusers since 0.18.
 SD15 = {

@@ -18,9 +18,9 @@ def decided(monkeypatch):
     """Makes an editor read these actions in the instructions, by number."""
 
     def decide(editor, requests, *actions):
-        read = editor._read
+        read = editor._classify
         chosen = dict(zip((request.instruction for request in requests), actions, strict=True))
-        monkeypatch.setattr(editor, "_read", lambda text: read(text)._replace(action=chosen[text]))
+        monkeypatch.setattr(editor, "_classify", lambda text: read(text)._replace(action=chosen[text]))
 
     return decide
 
@@ -158,11 +158,11 @@ def test_fixed_returns_the_picture_and_a_status_when_there_is_nothing_to_paste(
     np.testing.assert_array_equal(result.image, request.image)
 
 
-def record_of_one_cell(unet, x, t, embeddings, conditions, cross_attention_kwargs):
+def record_of_one_cell(unet, x, t, embeddings, conditions, attention):
     """A prediction whose region is the lower right corner: elsewhere the first token prevails."""
     first, last = torch.ones(8, 8), torch.zeros(8, 8)
     first[7, 7], last[7, 7] = 0.0, 1.0
-    if (record := cross_attention_kwargs.get("record")) is None:
+    if (record := attention.get("record")) is None:
         return torch.zeros_like(x)
     maps = torch.zeros(8, 8, embeddings.shape[1])
     maps[..., 0], maps[..., 1:] = first, last[..., None]
@@ -248,7 +248,7 @@ def test_the_classifier_reads_the_text_encoders_states_of_each_text(zone_editor,
         ids = tokenizer(text, return_tensors="pt").input_ids
         with torch.no_grad():
             logits = classifier(encoder(ids).last_hidden_state[0])
-        reading = editor._read(text)
+        reading = editor._classify(text)
         assert reading.tokens == ids.shape[1]
         assert reading.action == ("CHANGE", "ADD", "REMOVE")[int(logits.amax(0).argmax())]
         found.add(reading.action)

@@ -8,11 +8,10 @@ from scipy import ndimage
 from torchvision.ops import nms
 from transformers import SamImageProcessor, SamModel
 
-from nein.editors import sampling
 from nein.editors import zone as masks
+from nein.editors.attention import AttentionRecord, Processor, install_processors
 from nein.editors.resize import zone, zone_frame
-from nein.editors.sampling import AttentionRecord, Processor
-from nein.editors.zone import ACTIONS, Segmenter, Settings, decide
+from nein.editors.zone import ACTIONS, Segmenter, Settings, decide_action
 
 
 def grid(*rows):
@@ -60,14 +59,14 @@ def test_the_action_by_protocol(values, tokens, fixed, paper):
     logits = torch.full((6, 3), -1.0)
     for (position, action), value in values.items():
         logits[position, ACTIONS.index(action)] = value
-    assert (decide(logits, tokens, "fixed"), decide(logits, tokens, "paper")) == (fixed, paper)
+    assert [decide_action(logits, tokens, name) for name in ("fixed", "paper")] == [fixed, paper]
 
 
 def attend(branches, record=True):
     """3 branches of 2 samples, 2 x 2 cells, 5 tokens."""
     torch.manual_seed(0)
     layer = Attention(query_dim=8, cross_attention_dim=6, heads=2, dim_head=4)
-    layer.set_processor(Processor(recorded=True))
+    layer.set_processor(Processor(is_recorded=True))
     hidden, text = torch.randn(6, 4, 8), torch.randn(6, 5, 6)
     kept = AttentionRecord(2, (2, 2), branches)
     with torch.no_grad():
@@ -88,8 +87,8 @@ def test_recorded_attention_is_the_mean_over_heads_and_the_chosen_branches(branc
 
 def test_the_mean_is_over_steps_and_layers_by_their_heads_and_other_sizes_are_left_out():
     kept = AttentionRecord(1, (1, 2), "uncond")
-    assert kept.matches(2)
-    assert not kept.matches(4)
+    assert kept.has_grid(2)
+    assert not kept.has_grid(4)
     kept.add(torch.full((3 * 1, 2, 1), 0.2), heads=1)
     kept.add(torch.full((3 * 3, 2, 1), 0.6), heads=3)
     torch.testing.assert_close(kept.mean(), torch.full((1, 1, 2, 1), (0.2 + 3 * 0.6) / 4))
@@ -97,8 +96,8 @@ def test_the_mean_is_over_steps_and_layers_by_their_heads_and_other_sizes_are_le
 
 def test_cross_attention_on_the_way_down_and_up_is_recorded_and_nothing_else(checkpoint):
     unet = UNet2DConditionModel.from_pretrained(checkpoint / "unet")
-    sampling.install(unet)
-    recorded = {name for name, processor in unet.attn_processors.items() if processor._recorded}
+    install_processors(unet)
+    recorded = {name for name, processor in unet.attn_processors.items() if processor._is_recorded}
     layers = ("down_blocks.1.attentions.0", "up_blocks.0.attentions.0", "up_blocks.0.attentions.1")
     assert recorded == {f"{layer}.transformer_blocks.0.attn2.processor" for layer in layers}
     assert any(name.startswith("mid_block") for name in unet.attn_processors)
@@ -117,7 +116,7 @@ def test_cross_attention_on_the_way_down_and_up_is_recorded_and_nothing_else(che
 def test_the_difference_stretches_each_map(floor, first, last, stretched, difference):
     first, last = np.array(first).reshape(2, 2), np.array(last).reshape(2, 2)
     assert masks.stretch(first, floor).flatten().tolist() == stretched
-    assert masks.difference(first, last, floor).flatten().tolist() == difference
+    assert masks.subtract_maps(first, last, floor).flatten().tolist() == difference
 
 
 def test_the_rival_is_the_end_mark_or_all_words_together():
@@ -130,7 +129,7 @@ def test_the_rival_is_the_end_mark_or_all_words_together():
 @pytest.mark.parametrize("threshold, region", [(108, ["#.", "#."]), (128, ["##", "#."]), (254, ["##", "#."])])
 def test_the_region_is_where_the_doubled_difference_stays_at_or_below_the_threshold(threshold, region):
     found = np.array([[54, 55], [0, 200]], np.uint8)  # doubled: 108, 110, 0, 255 after saturation
-    np.testing.assert_array_equal(masks.localise(found, (2, 2), threshold), grid(*region))
+    np.testing.assert_array_equal(masks.make_rough_mask(found, (2, 2), threshold), grid(*region))
 
 
 THREE = ("##...##", ".......", "##.....")

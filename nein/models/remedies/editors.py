@@ -21,7 +21,7 @@ from nein.models import judges, rewriters
 from nein.models.cached import Services
 from nein.wording import denials
 
-#: Rules that guide attention away from the absent thing (`editors.sampling.RULES`), alone or with a scale,
+#: Rules that guide attention away from the absent thing (`editors.attention.RULES`), alone or with a scale,
 #: "nag:8" -> exclusive lower bound of the scale.
 GUIDED = {"vsf": 0, "nag": 1}
 #: Remedies by rule, the cheapest first -> the capability that they need.
@@ -159,7 +159,7 @@ class ByRule(WithRemedy):
         super().__init__(editor, name, {"arm": name, "reads": "nein.wording.denials"})
         self._arm = name
         if name.partition(":")[0] in GUIDED:
-            from nein.editors.sampling import parse_rule
+            from nein.editors.attention import parse_rule
 
             self._facts["rule"] = dataclasses.asdict(parse_rule(name))
 
