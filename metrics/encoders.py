@@ -1,5 +1,7 @@
-"""Encoders of images and sentences: CLIP and other two-tower models, DINO's ViT, clean-fid's Inception,
-LPIPS, sentence transformers.
+"""Networks that turn images or sentences into feature vectors, each with the function that loads it.
+
+`metrics.models` picks the loader. In this order: two-tower models (CLIP, SigLIP, ...), DINO's ViT, the
+Inception network of FID, LPIPS (which gives distances instead), sentence transformers.
 
 Axes: N images or texts, S x S pixels, L tokens of a text, T tokens of an image, D features (`width`).
 """
@@ -25,9 +27,11 @@ from nein.metrics import loading
 from nein.metrics.base import Described, Images, MetricError, check_image, group_by, split_chunks
 from nein.metrics.preprocess import CleanResize, ResizeCrop, map_images, normalize
 
+# --- two-tower models ----------------------------------------------------------------------
+
 
 class TwoTowers(Described):
-    """A model with an encoder of images and one of texts: see `metrics.dual`."""
+    """Base of models with one encoder for images and one for texts (a "dual": see `metrics.dual`)."""
 
     model: Any
     batch_size: int
@@ -35,18 +39,18 @@ class TwoTowers(Described):
     def set_properties(self) -> None:
         """Sets width, scale, bias and quick_gelu from the model; called at the end of `__init__`."""
         with loading.exact():
-            self.width = self.text_features(["."]).shape[1]
+            self.width = self.text_features(["."]).shape[1]  # of any text
         self.scale = _read_scale(self.model)
-        bias = getattr(self.model, "logit_bias", None)
+        bias = getattr(self.model, "logit_bias", None)  # SigLIP's
         self.bias = 0.0 if bias is None else float(bias)
         self.quick_gelu = _has_quick_gelu(self.model)
 
     def text_features(self, texts: Sequence[str]) -> torch.Tensor:
-        """(N, width) of texts in one forward pass, on the model's device and in its dtype."""
+        """Encode texts in one forward pass: (N, width), on the model's device and in its dtype."""
         raise NotImplementedError
 
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
-        """Texts, truncated to the model's limit -> (N, width) float32, not normalized."""
+        """Encode texts, truncated to the model's limit: (N, width) float32, not normalized."""
         return join_features(map(self.text_features, split_chunks(texts, self.batch_size)), self.width)
 
 
@@ -55,23 +59,24 @@ def _has_quick_gelu(model: Any) -> bool:
 
 
 def _read_scale(model: Any) -> float:
-    """The factor of the cosine in a model's own score: exp(logit_scale) of CLIP and SigLIP, 1 / temperature
-    of ALIGN and TIPSv2, 1 of any other."""
+    """Return the factor of the cosine in a model's own score: exp(logit_scale) for CLIP and SigLIP,
+    1 / temperature for ALIGN and TIPSv2, 1 for any other."""
     if hasattr(model, "logit_scale"):
         return float(model.logit_scale.detach().exp())
     return 1.0 / float(getattr(model, "temperature", 1.0))
 
 
-#: Types of models that were trained on lower-case texts padded to the full length, without a mask; not every
-#: tokenizer of theirs does so. Sources: transformers, docs/model_doc/siglip2 (padded to 64 tokens) and its
+#: Model types trained on lower-case texts, padded to the full length, without an attention mask. Their
+#: tokenizers do not always do this. Sources: transformers, docs/model_doc/siglip2 (padded to 64 tokens) and
 #: Siglip2Tokenizer ("training default: lowercase normalization").
 FULL_LENGTH = ("siglip", "siglip2")
 
 
 class HubTowers(TwoTowers):
-    """A two-tower model of transformers."""
+    """Base of two-tower models of transformers: their text tower."""
 
     def set_tokenizer(self, tokenizer: Any) -> None:
+        """Sets the tokenizer and all that depends on it; called at the end of `__init__`."""
         self.tokenizer, config = loading.SharedTokenizer(tokenizer), self.model.config
         self.pads_fully = config.model_type in FULL_LENGTH
         accepted = {*inspect.signature(self.model.get_text_features).parameters}
@@ -80,11 +85,11 @@ class HubTowers(TwoTowers):
         self.set_properties()
 
     def overlong(self, texts: Sequence[str]) -> list[bool]:
-        """(N,) whether a text has more than the `limit` tokens that the model reads."""
+        """Tell for each text whether it has more than the `limit` tokens that the model reads."""
         return [len(ids) > self.limit for ids in self.tokenizer(list(texts), verbose=False)["input_ids"]]
 
     def tokenize(self, texts: Sequence[str]) -> dict[str, torch.Tensor]:
-        """The inputs of the text tower, (N, L) each, truncated to the model's limit."""
+        """Inputs of the text tower by name, (N, L) each, truncated to the model's limit."""
         tokens = self.tokenizer(
             [text.lower() for text in texts] if self.pads_fully else list(texts),
             padding="max_length" if self.pads_fully else True,
@@ -100,7 +105,7 @@ class HubTowers(TwoTowers):
 
 
 class PixelEncoder(Described):
-    """An encoder of images behind one of our transforms. batch_size: images per forward pass."""
+    """Base of image encoders that use a transform of `metrics.preprocess`, `batch_size` images per pass."""
 
     model: Any
     width: int
@@ -108,22 +113,20 @@ class PixelEncoder(Described):
     batch_size: int
 
     def encode(self, images: Images) -> np.ndarray:
-        """N images, (H, W, 3) uint8 -> (N, width) float32, not normalized."""
-        device, crops = next(self.model.parameters()).device, map_images(self.preprocess, images)
-        batches = split_chunks(crops, self.batch_size)
+        """Encode N images, (H, W, 3) uint8: (N, width) float32, not normalized."""
+        device = next(self.model.parameters()).device
+        batches = split_chunks(map_images(self.preprocess, images), self.batch_size)
         pixels = (torch.from_numpy(np.stack(batch)).to(device) for batch in batches)  # N S S 3 each
         return join_features(map(self.features, pixels), self.width)
 
     def features(self, pixels: torch.Tensor) -> torch.Tensor:
-        """(N, S, S, 3), 0 to 255 -> (N, width)."""
+        """Encode preprocessed images of one batch, (N, S, S, 3), 0 to 255: (N, width)."""
         raise NotImplementedError
 
 
 class ClipEncoder(PixelEncoder, HubTowers):
-    """A `transformers.CLIPModel` behind the transform that OpenAI published for it.
-
-    Only size, mean and std come from the checkpoint's image processor, whose crop can be one pixel off.
-    """
+    """A `transformers.CLIPModel` with the image transform that OpenAI published for it. Only size, mean and
+    std come from the checkpoint's image processor: its crop can be one pixel off."""
 
     preprocess: ResizeCrop
 
@@ -149,26 +152,27 @@ class ClipEncoder(PixelEncoder, HubTowers):
 
 
 def take_features(features: Any) -> torch.Tensor:
-    """The (N, D) features: transformers 5 wraps them in an object whose `pooler_output` is the projection."""
+    """Unwrap features, (N, D): transformers 5 gives an object whose `pooler_output` is the projection."""
     return features if isinstance(features, torch.Tensor) else features.pooler_output
 
 
 def join_features(features: Iterable[torch.Tensor], width: int) -> np.ndarray:
-    """Computes the batches, (n, width) each, and joins them to (N, width) float32 on the CPU."""
+    """Compute the batches, (n, width) each, and join them: (N, width) float32 on the CPU."""
     with loading.exact():
         parts = [torch.empty(0, width), *(part.to("cpu", torch.float32) for part in features)]
     return torch.cat(parts).numpy()
 
 
 def _read_preprocessing(processor: Any, fallback: int) -> tuple[int, Any, Any]:
-    """(size, mean, std) of a checkpoint's image processor; without a size in it, `fallback`."""
+    """Read (size, mean, std) from a checkpoint's image processor; `fallback` if it has no size."""
+    # Either a number, or one of {"height": S, "width": S} and {"shortest_edge": S}.
     size = getattr(processor, "crop_size", None) or getattr(processor, "size", None) or {}
     side = size if isinstance(size, int) else size.get("height", size.get("shortest_edge"))
     return int(side or fallback), tuple(processor.image_mean), tuple(processor.image_std)
 
 
 def load_clip(path_or_id: str, *, batch_size: int = 32, **placement: Any) -> ClipEncoder:
-    """Loads a CLIP. placement: `device` and `dtype`, as `loading.load_model` takes them."""
+    """Load a CLIP. placement: `device` and `dtype`, as `loading.load_model` takes them."""
     from transformers import CLIPModel
 
     model, source = loading.load_model(CLIPModel, path_or_id, "clip", **placement)
@@ -176,7 +180,7 @@ def load_clip(path_or_id: str, *, batch_size: int = 32, **placement: Any) -> Cli
 
 
 class HubDual(HubTowers):
-    """A two-tower model other than CLIP, behind its own image processor and tokenizer."""
+    """A two-tower model other than CLIP, with its own image processor and tokenizer."""
 
     def __init__(
         self, model: Any, processor: Any, tokenizer: Any, source: loading.Source, batch_size: int = 32
@@ -203,8 +207,8 @@ class HubDual(HubTowers):
 
 
 def load_towers(path_or_id: str, *, batch_size: int = 32, **placement: Any) -> TwoTowers:
-    """Loads any class of transformers with `get_image_features` and `get_text_features` (CLIP, SigLIP, ALIGN,
-    TIPSv2). Raises MetricError for any other."""
+    """Load a two-tower model of transformers: one with `get_image_features` and `get_text_features`, such as
+    CLIP, SigLIP, ALIGN and TIPSv2. Raises MetricError for any other."""
     from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 
     if loading.read_model_type(path_or_id) == "clip":
@@ -220,11 +224,14 @@ def load_towers(path_or_id: str, *, batch_size: int = 32, **placement: Any) -> T
     return HubDual(model, processor, source.load_part(AutoTokenizer), source, batch_size)
 
 
-class ViTEncoder(PixelEncoder):
-    """The class token of a `transformers.ViTModel` after its last LayerNorm.
+# --- ViT, for DINO or in place of Inception ------------------------------------------------
 
-    kind  "dino": behind the transform of facebookresearch/dino (hubconf.py, eval_knn.py): Resize 256, centre
-          crop 224, or their ratio. "fid": behind clean-fid's resize; not comparable with published FID.
+
+class ViTEncoder(PixelEncoder):
+    """A `transformers.ViTModel`; the feature is the class token after the last LayerNorm.
+
+    kind  "dino": the transform of facebookresearch/dino (hubconf.py, eval_knn.py): resize to 256, crop the
+          center to 224, or their ratio. "fid": clean-fid's resize; not comparable with published FID.
     """
 
     def __init__(self, kind: str, model: Any, source: loading.Source, batch_size: int) -> None:
@@ -233,8 +240,10 @@ class ViTEncoder(PixelEncoder):
         self.kind, self.model, self.source, self.batch_size = kind, model, source, batch_size
         self.width, size = model.config.hidden_size, int(model.config.image_size)
         _, self.mean, self.std = _read_preprocessing(source.load_part(AutoImageProcessor), 224)
-        crop = ResizeCrop(round(size * 256 / 224), size, self.mean, self.std)
-        self.preprocess = crop if kind == "dino" else CleanResize(size)
+        if kind == "dino":
+            self.preprocess = ResizeCrop(round(size * 256 / 224), size, self.mean, self.std)
+        else:
+            self.preprocess = CleanResize(size)
 
     def describe(self) -> Json:
         name = self.preprocess.name
@@ -256,14 +265,16 @@ def load_vit(path_or_id: str, *, batch_size: int = 32, kind: str = "dino", **pla
     return ViTEncoder(kind, model, source, batch_size)
 
 
+# --- Inception, for FID --------------------------------------------------------------------
+
 INCEPTION_FILE = "inception-2015-12-05.pt"
-#: The file is TorchScript, that is, a program, which clean-fid downloads and runs unchecked. k-diffusion
-#: checks the same address against this digest (crowsonkb/k-diffusion, k_diffusion/evaluation.py).
+#: The file is TorchScript, a program, which clean-fid downloads and runs unchecked. k-diffusion checks the
+#: same address against this digest (crowsonkb/k-diffusion, k_diffusion/evaluation.py).
 INCEPTION_SHA256 = "f58cb9b6ec323ed63459aa4fb441fe750cfe39fafad6da5cb504a16f19e958f4"
 
 
 class InceptionEncoder(PixelEncoder):
-    """Clean-FID's Inception (mode "clean", inception_v3; github.com/GaParmar/clean-fid) on its resize."""
+    """Clean-FID's Inception network with its resize (mode "clean"; github.com/GaParmar/clean-fid)."""
 
     def __init__(self, model: Any, source: loading.Source, batch_size: int = 32) -> None:
         self.model, self.source, self.batch_size = model, source, batch_size
@@ -284,8 +295,8 @@ class InceptionEncoder(PixelEncoder):
 def load_fid(
     path_or_id: str, *, device: str, dtype: str, batch_size: int = 32
 ) -> InceptionEncoder | ViTEncoder:
-    """Loads clean-fid's network ("inception": from torch's cache, downloaded if missing; or its file), or a
-    ViT by folder or hub id. Refuses any other file. Raises MetricError."""
+    """Load clean-fid's network ("inception": from torch's cache, downloaded if missing; or its file), or a
+    ViT by folder or hub id. Raises MetricError, also for any other file."""
     path = Path(path_or_id)
     if path_or_id != "inception" and not path.is_file():
         return load_vit(path_or_id, device=device, dtype=dtype, batch_size=batch_size, kind="fid")
@@ -316,7 +327,7 @@ def load_fid(
 
 
 def fid_origins(path_or_id: str) -> list[Need] | None:
-    """The download of clean-fid's network; None for a ViT."""
+    """List the download of clean-fid's network; None for a ViT."""
     if path_or_id != "inception":
         return None
     from cleanfid.downloads_helper import inception_url
@@ -324,12 +335,15 @@ def fid_origins(path_or_id: str) -> list[Need] | None:
     return [Need(inception_url, INCEPTION_SHA256, "url")]
 
 
+# --- LPIPS ---------------------------------------------------------------------------------
+
+#: Trunks with published weights.
 NETS = ("alex", "vgg", "squeeze")
 
 
 class LpipsNetwork(Described):
     """An `lpips.LPIPS` module (arXiv:1801.03924). `distances` equals `module(a, b)` on images in [-1, 1], but
-    a target that several images share passes the trunk once per batch."""
+    runs the trunk once per batch for a target that several images share."""
 
     def __init__(self, module: Any, source: loading.Source, batch_size: int = 16) -> None:
         self.module, self.source, self.batch_size = module, source, batch_size
@@ -346,47 +360,49 @@ class LpipsNetwork(Described):
         }
 
     def distances(self, images: Images, targets: Images) -> np.ndarray:
-        """(N,) float64, >= 0: the distance of every image from its target, which has the same size."""
+        """Distance of every image from its target, which has the same size: (N,) float64, >= 0."""
         for image, target in zip(images, targets, strict=True):
             if image.shape != target.shape:
                 raise MetricError(f"LPIPS needs equal sizes, not {image.shape} and {target.shape}.")
-        # A target is known by the first row that has it; rows that share one are put next to each other.
-        first_row = {id(target): row for row, target in reversed([*enumerate(targets)])}
-        target_rows = [first_row[id(target)] for target in targets]
-        rows = sorted(range(len(images)), key=target_rows.__getitem__)
+        first_rows: dict[int, int] = {}  # id of a target -> its first row, by which the target is known
+        for row, target in enumerate(targets):
+            first_rows.setdefault(id(target), row)
+        target_rows = [first_rows[id(target)] for target in targets]
+        rows = sorted(range(len(images)), key=target_rows.__getitem__)  # equal targets lie side by side
         distances = np.full(len(images), np.nan)  # (N,)
         with loading.exact():
             for batch in group_by(rows, lambda row: images[row].shape, self.batch_size):
                 distinct = list(dict.fromkeys(target_rows[row] for row in batch))
-                owners = [distinct.index(target_rows[row]) for row in batch]
+                target_of = [distinct.index(target_rows[row]) for row in batch]
                 stacked = [*(targets[row] for row in distinct), *(images[row] for row in batch)]
                 pixels = torch.from_numpy(np.stack(stacked))  # (len(distinct) + len(batch), H, W, 3) uint8
-                distances[batch] = self._compare(pixels, owners)
+                distances[batch] = self._compare(pixels, target_of)
         return distances
 
-    def _compare(self, pixels: torch.Tensor, owners: list[int]) -> np.ndarray:
-        """(len(owners),) float64. pixels: targets, then images; owners: the target of every image."""
+    def _compare(self, pixels: torch.Tensor, target_of: list[int]) -> np.ndarray:
+        """Distance of n images, (n,) float64. pixels: targets, then images; target_of: image -> target."""
         import lpips
 
-        count = len(pixels) - len(owners)  # number of targets
+        count = len(pixels) - len(target_of)  # number of targets
         x = pixels.to(self._parameter.device).permute(0, 3, 1, 2)  # N H W 3 -> N 3 H W
         x = self.module.scaling_layer(x.to(self._parameter.dtype) / 127.5 - 1)  # N 3 H W
         total: Any = 0
         for level, features in enumerate(self.module.net(x)):
             unit = lpips.normalize_tensor(features)  # N C h w, of length 1 along C
-            squared = (unit[count:] - unit[:count][owners]) ** 2  # (len(owners), C, h, w)
+            squared = (unit[count:] - unit[:count][target_of]) ** 2  # n C h w
             weighted = self.module.lins[level](squared) if self.module.lpips else squared
-            total = total + weighted.sum(1).mean((1, 2)).double()  # (len(owners),)
+            total = total + weighted.sum(1).mean((1, 2)).double()  # (n,)
         return total.cpu().numpy()
 
 
 def build_lpips(net: str, *, pretrained: bool, linear: bool = True) -> Any:
-    """An `lpips.LPIPS`. pretrained: with the trunk's and linear layers' weights of their packages."""
+    """Build an `lpips.LPIPS`. pretrained: with the weights that torchvision (trunk) and lpips (linear layers)
+    publish; otherwise random."""
     import lpips
 
-    # Random weights are drawn before the others are loaded; the caller's random state must not change.
+    # The module draws random weights first; the caller's random state must not change.
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
-        # lpips 0.1.4 still calls torchvision with the argument it had before 0.13.
+        # lpips 0.1.4 calls torchvision with an argument from before version 0.13.
         warnings.filterwarnings("ignore", message=".*pretrained.*|.*weight enum.*", category=UserWarning)
         module = lpips.LPIPS(
             net=net, lpips=linear, pretrained=pretrained, pnet_rand=not pretrained, verbose=False
@@ -395,8 +411,8 @@ def build_lpips(net: str, *, pretrained: bool, linear: bool = True) -> Any:
 
 
 def load_lpips(path_or_id: str, *, device: str, dtype: str, batch_size: int = 16) -> LpipsNetwork:
-    """Loads "alex", "vgg" or "squeeze" with the library's own weights, or a folder with model.safetensors and
-    config.json, which has "net" and "lpips" (whether there are linear layers). Raises MetricError."""
+    """Load "alex", "vgg" or "squeeze" with the published weights, or a folder with model.safetensors and a
+    config.json of "net" and "lpips" (whether there are linear layers). Raises MetricError."""
     choose("dtype", dtype, DTYPES)
     if path_or_id in NETS:
         try:
@@ -422,7 +438,7 @@ def load_lpips(path_or_id: str, *, device: str, dtype: str, batch_size: int = 16
 
 
 def lpips_origins(path_or_id: str) -> list[Need]:
-    """The download of the trunk, which torchvision publishes; the linear layers ship with lpips."""
+    """List the download of the trunk, which torchvision publishes; the linear layers ship with lpips."""
     if path_or_id not in NETS:
         return []
     from torchvision import models
@@ -433,13 +449,14 @@ def lpips_origins(path_or_id: str) -> list[Need]:
     return [Need(url, url.rpartition("-")[2].partition(".")[0], "url")]
 
 
+# --- sentence transformers -----------------------------------------------------------------
+
+
 class SentenceEncoder(Described):
-    """A `sentence_transformers.SentenceTransformer`, without its prompts; features are not normalized.
+    """A `sentence_transformers.SentenceTransformer`, without its prompts; features are not normalized. With
+    "image" among its `modalities` it is a dual (`metrics.dual`)."""
 
-    With "image" among its `modalities` it is a dual encoder, whose score is the cosine.
-    """
-
-    scale, bias = 1.0, 0.0
+    scale, bias = 1.0, 0.0  # its own score of a pair is the cosine
 
     def __init__(self, model: Any, source: loading.Source, batch_size: int = 32) -> None:
         self.model, self.source, self.batch_size = model, source, batch_size
@@ -453,13 +470,13 @@ class SentenceEncoder(Described):
         return {**loading.model_fields("sentence", self.model, self.source), "library": library}
 
     def encode(self, images: Images) -> np.ndarray:
-        """N images, (H, W, 3) uint8 -> (N, width) float32."""
+        """Encode N images, (H, W, 3) uint8: (N, width) float32."""
         from PIL import Image
 
         return self._encode([Image.fromarray(check_image(image)) for image in images])
 
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
-        """Texts -> (N, width) float32."""
+        """Encode texts: (N, width) float32."""
         return self._encode(list(texts))
 
     def _encode(self, inputs: list[Any]) -> np.ndarray:
@@ -471,7 +488,7 @@ class SentenceEncoder(Described):
 
 
 def load_sentences(path_or_id: str, *, device: str, dtype: str, batch_size: int = 32) -> SentenceEncoder:
-    """Loads "sentence:FOLDER_OR_ID" (safetensors only). Raises MetricError."""
+    """Load "sentence:FOLDER_OR_ID" (safetensors only). Raises MetricError."""
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError:
@@ -479,21 +496,23 @@ def load_sentences(path_or_id: str, *, device: str, dtype: str, batch_size: int 
             "Sentence transformers need one more package: pip install -e '.[analysis]'."
         ) from None
     reference = parse_reference(path_or_id.removeprefix("sentence:"))
-    name, local = reference.name, Path(reference.name).is_dir()
+    name, revision = reference.name, reference.revision
+    is_folder = Path(name).is_dir()
     options: dict[str, Any] = {"use_safetensors": True, "dtype": dtype}
     try:
-        with loading.hide_progress(local):
-            model = SentenceTransformer(
-                name, device=device, revision=reference.revision, model_kwargs=options
-            )
+        with loading.hide_progress(is_folder):
+            model = SentenceTransformer(name, device=device, revision=revision, model_kwargs=options)
     except loading.UNREADABLE as error:
         raise MetricError(
             f"Cannot load a sentence transformer from '{name}' ({first_line(error)}); "
             "give a folder or a hub id."
         ) from error
     if hasattr(model.tokenizer, "get_vocab"):
-        first: Any = model[0]
-        check_tokenizer(model.tokenizer, first.auto_model.config, name)
+        network: Any = model[0]  # the later modules pool and project
+        check_tokenizer(model.tokenizer, network.auto_model.config, name)
     model.eval()
-    source = (None, folder_digest(Path(name))) if local else (reference.revision, name)
-    return SentenceEncoder(model, loading.Source(path_or_id, *source), batch_size)
+    if is_folder:
+        source = loading.Source(path_or_id, None, folder_digest(Path(name)))
+    else:
+        source = loading.Source(path_or_id, revision, name)
+    return SentenceEncoder(model, source, batch_size)
