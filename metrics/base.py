@@ -1,10 +1,9 @@
-"""Shared by all metrics and judges: Score, Store, fingerprints, checks of images, parsing of yes and no."""
+"""Base definitions of this package: the `Score` that a metric gives, the `Store` that caches, `Described`
+models with their fingerprints, checks of images, and splitting of batches."""
 
 from __future__ import annotations
 
 import math
-import re
-import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,23 +15,20 @@ from nein.loading.errors import UserError
 if TYPE_CHECKING:
     import numpy as np
 
-#: Images, each (H, W, 3) uint8 RGB, and a list of strings per image.
-Images = Sequence["np.ndarray"]
-Texts = Sequence[Sequence[str]]
-
-#: Error the user can correct; the message is one sentence.
-MetricError = UserError
+Images = Sequence["np.ndarray"]  # each (H, W, 3) uint8 RGB
+Texts = Sequence[Sequence[str]]  # a list of strings per image
+MetricError = UserError  # the user can correct it; the message is one sentence
 
 
 @dataclass(frozen=True)
 class Score:
-    """One metric of one sample.
+    """Value of one metric for one sample.
 
     value     In the metric's unit, never scaled by 100; None: *unscored*.
     reason    Why it is unscored (then always set), or an explanation of the value.
     detail    JSON-serializable evidence: raw answer, confidence, threshold, labels.
-    features  For a corpus metric: rows of edited image and target, (D,) float32 each.
-    again     Unscored because an endpoint did not answer; worth a retry.
+    features  For a corpus metric: features of edited image and target, (D,) float32 each.
+    again     Whether a retry may score it: an endpoint did not answer.
     """
 
     value: float | None
@@ -48,18 +44,21 @@ class Score:
             raise AssertionError(f"a score must be finite or None, not {self.value}")
 
 
-class Store(Protocol):
-    """Cache of features, or of JSON objects such as a judge's replies. The caller provides it; a key must
-    name everything that changes the value."""
+# --- caches --------------------------------------------------------------------------------
 
-    def get(self, space: str, key: str) -> Any: ...
+
+class Store(Protocol):
+    """Cache of features, or of JSON objects such as a judge's replies. The caller provides it. `space` (a
+    model's fingerprint) and `key` together name everything that changes the value."""
+
+    def get(self, space: str, key: str) -> Any: ...  # None if missing
 
     def put(self, space: str, key: str, value: Any) -> None: ...
 
 
 @dataclass
 class MemoryStore:
-    """A `Store` that lives as long as the object."""
+    """A `Store` in memory."""
 
     _data: dict[tuple[str, str], Any] = field(default_factory=dict)
 
@@ -70,15 +69,18 @@ class MemoryStore:
         self._data[space, key] = value
 
 
+# --- models --------------------------------------------------------------------------------
+
+
 def fingerprint(description: dict[str, Any]) -> str:
-    """20 hexadecimal digits over `description`, except path, device and batch size, which change results by
-    rounding at most, and except parameters that an endpoint has refused."""
+    """Digest of a `describe()`, 20 hexadecimal digits. It ignores path, device and batch size, which change
+    results by rounding at most, and the parameters that an endpoint has refused."""
     ignored = ("reference", "device", "batch_size", "adapted")
     return json_digest({key: value for key, value in description.items() if key not in ignored})[:20]
 
 
 class Described:
-    """Base of models. `describe()` is JSON-serializable and holds all that decides a result."""
+    """Base of models. `describe()` is JSON-serializable and has all that decides a result."""
 
     @cached_property
     def fingerprint(self) -> str:
@@ -88,13 +90,16 @@ class Described:
         raise NotImplementedError
 
 
+# --- checks --------------------------------------------------------------------------------
+
+
 def check_image(image: Any) -> np.ndarray:
-    """Returns the image. Raises MetricError unless it is (H, W, 3) uint8 with H, W >= 1."""
+    """Return the image. Raises MetricError unless it is (H, W, 3) uint8 with H, W >= 1."""
     import numpy as np
 
     if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
-        array = isinstance(image, np.ndarray)
-        actual = f"{image.dtype} of shape {image.shape}" if array else type(image).__name__
+        is_array = isinstance(image, np.ndarray)
+        actual = f"{image.dtype} of shape {image.shape}" if is_array else type(image).__name__
         raise MetricError(f"An image must be a uint8 array of shape (height, width, 3), not {actual}.")
     if image.size == 0:
         raise MetricError(f"An image must have at least one pixel, not shape {image.shape}.")
@@ -102,27 +107,20 @@ def check_image(image: Any) -> np.ndarray:
 
 
 def check_finite(*numbers: float | None) -> None:
-    """Raises ValueError for a number that is not finite: NaN would count as below every threshold."""
+    """Raise ValueError for a number that is not finite: NaN would count as below every threshold."""
     if any(number is not None and not math.isfinite(number) for number in numbers):
         raise ValueError("the model gave a number that is not finite")
 
 
 def check_images(images: Sequence[Any], lists: Sequence[Any], kind: str) -> None:
+    """Raise MetricError unless the images are valid and as many as `lists` (of `kind`, a plural noun)."""
     if len(images) != len(lists):
         raise MetricError(f"{len(images)} images but {len(lists)} lists of {kind} were given.")
     for image in images:
         check_image(image)
 
 
-_TAG = r"(?:think|thinking|thought|analysis)>"
-#: Opening tag of thoughts at the start of a reply, and a closing tag anywhere.
-THOUGHTS, THOUGHTS_END = (re.compile(start + _TAG, re.IGNORECASE) for start in (r"\s*<", "</"))
-
-
-def strip_thoughts(text: str) -> str | None:
-    """Text after the last closing tag of thoughts; None if thoughts are opened but never closed."""
-    answer = THOUGHTS_END.split(text)[-1]
-    return None if THOUGHTS.match(answer) else answer
+# --- batches -------------------------------------------------------------------------------
 
 
 def split_chunks(items: Any, size: int) -> list[Any]:
@@ -131,28 +129,9 @@ def split_chunks(items: Any, size: int) -> list[Any]:
 
 
 def group_by(items: Sequence[Any], key: Callable[[Any], Any], size: int) -> Iterator[list[Any]]:
-    """Lists of at most `size` items with equal key."""
+    """Batches of at most `size` items with equal key."""
     by_key: dict[Any, list[Any]] = {}
     for item in items:
         by_key.setdefault(key(item), []).append(item)
-    return (part for group in by_key.values() for part in split_chunks(group, size))
-
-
-def paper_says_removed(answer: str) -> bool:
-    """Exactly "No", not "no" or "No.", as NeIn's removal_eval.py reads it (github.com/tanbuinhat/NeIn)."""
-    return answer.strip() == "No"
-
-
-def paper_says_present(answer: str) -> bool:
-    """ "yes" in any case, not "Yes.", as NeIn's check_obj.py and retention_eval.py read it."""
-    return answer.strip().lower() == "yes"
-
-
-_PUNCTUATION = string.punctuation + string.whitespace + "“”‘’…"
-
-
-def parse_yes_no(answer: str) -> bool | None:
-    """Read the first word after any thoughts: "No, there is no car." -> False; "Nothing", "" -> None."""
-    words = (strip_thoughts(answer) or "").split()
-    first = words[0].strip(_PUNCTUATION).lower() if words else ""
-    return {"yes": True, "no": False}.get(first)
+    for group in by_key.values():
+        yield from split_chunks(group, size)

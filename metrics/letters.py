@@ -14,7 +14,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from nein.loading.errors import choose
-from nein.metrics.base import MetricError, paper_says_present, parse_yes_no, strip_thoughts
+from nein.metrics.base import MetricError
+from nein.metrics.chat import strip_thoughts
+from nein.metrics.judges.base import paper_says_present, parse_yes_no
 
 LETTERS = string.ascii_uppercase
 Rule = Literal["fixed", "vlmevalkit"]

@@ -21,16 +21,8 @@ from typing import Any, Literal, NamedTuple
 
 from nein.loading.errors import choose, isolate_answers, reason
 from nein.loading.service import NoAnswer
-from nein.metrics.base import (
-    Images,
-    MetricError,
-    Score,
-    Texts,
-    paper_says_present,
-    paper_says_removed,
-    parse_yes_no,
-)
-from nein.metrics.judges.base import find_template
+from nein.metrics.base import Images, MetricError, Score, Texts
+from nein.metrics.judges.base import find_template, paper_says_present, paper_says_removed, parse_yes_no
 from nein.metrics.metric import Batch, EditPair, Metric
 from nein.metrics.plurals import singular
 

@@ -19,18 +19,11 @@ from nein.loading.digests import Json, folder_digest
 from nein.loading.errors import isolate, reason
 from nein.loading.references import expand_user
 from nein.loading.service import NoAnswer
-from nein.metrics.base import (
-    Described,
-    Images,
-    MetricError,
-    Score,
-    check_images,
-    fingerprint,
-    strip_thoughts,
-)
-from nein.metrics.chat import Chat, Completion, Message, Sampling
+from nein.metrics.base import Described, Images, MetricError, Score, check_images, fingerprint
+from nein.metrics.chat import Chat, Completion, Message, Sampling, strip_thoughts
 from nein.metrics.chat.asking import open_chat
-from nein.metrics.choices import ChatChoices, ChoiceQuestion, Prompt, Reply, answer_each
+from nein.metrics.choice_prompts import Prompt
+from nein.metrics.choices import ChatChoices, ChoiceQuestion, Reply, answer_each
 from nein.metrics.letters import LETTERS, parse
 
 

@@ -10,7 +10,7 @@ from nein.engine import images
 from nein.generate.nein import stats
 from nein.judges import calibrate
 from nein.loading import service
-from nein.metrics import choices
+from nein.metrics import choice_prompts
 from nein.models.remedies import encoders
 from nein.nano import scope, zoo
 from nein.statistics import calibration, estimates
@@ -75,7 +75,7 @@ def claims():
     yield "explanation/nano.md", f"{SHIPPED / 1e6:.0f} MB of safetensors"
     yield "reference/wording.md", "NeIn's thirteen sentences"
     assert len(families.NEGATIVE_TEMPLATES) == 13
-    yield NEGVQA, f"others {choices.DEFAULT_FORMAT.max_new_tokens:,}; nano 16"
+    yield NEGVQA, f"others {choice_prompts.DEFAULT_FORMAT.max_new_tokens:,}; nano 16"
 
 
 def test_a_number_that_a_page_states_about_this_code_is_the_codes():

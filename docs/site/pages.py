@@ -62,8 +62,8 @@ API = {
         "Judges and answers",
         (
             "nein.metrics.judges.base", "nein.metrics.judges", "nein.metrics.presence",
-            "nein.metrics.letters", "nein.metrics.choices", "nein.metrics.rewards",
-            "nein.metrics.dual",
+            "nein.metrics.letters", "nein.metrics.choices", "nein.metrics.choice_prompts",
+            "nein.metrics.rewards", "nein.metrics.dual",
         ),
     ),
     "benchmarks": (

@@ -1,11 +1,12 @@
-"""Chat models: messages in, completions out, by a local model (`local`) or an OpenAI-compatible endpoint
-(`endpoint`). Judges, multiple choice, EditScore and language models build a prompt, ask a `Chat`, parse.
+"""Interface of chat models: a `Chat` completes `Message`s under a `Sampling` and returns `Completion`s.
 
-Nothing is cached here; `nein.models.cached` wraps a chat for that.
+`local` runs a model of transformers, `endpoint` asks an OpenAI-compatible server. Judges, multiple choice,
+EditScore and language models all ask through a `Chat`. `nein.models.cached` adds a cache.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -15,16 +16,16 @@ from nein.loading.digests import Json
 if TYPE_CHECKING:
     import numpy as np
 
-#: Kind of failure, besides those of `nein.loading.service`: the token limit ended within thoughts.
+#: `NoAnswer.kind` of an answer whose token limit ended within the model's thoughts.
 THINKING = "still thinking"
 
 
 @dataclass(frozen=True)
 class Message:
-    """One user turn: texts and images (H, W, 3) uint8 in order. seed: of a sampled answer."""
+    """One user turn."""
 
-    parts: tuple[str | np.ndarray, ...]
-    seed: int | None = None
+    parts: tuple[str | np.ndarray, ...]  # texts and images (H, W, 3) uint8, in order
+    seed: int | None = None  # for a sampled answer
 
     @property
     def images(self) -> list[np.ndarray]:
@@ -33,11 +34,11 @@ class Message:
 
 @dataclass(frozen=True)
 class Words:
-    """First words of an answer whose probabilities are requested."""
+    """Words whose probability to begin the answer is requested."""
 
     words: tuple[str, ...]
     any_case: bool = False  # "Yes" and "YES" count as "yes"
-    logs: bool = False  # natural logarithms instead of probabilities
+    logs: bool = False  # return natural logarithms instead
 
 
 YES_NO = Words(("yes", "no"), any_case=True)
@@ -45,25 +46,25 @@ YES_NO = Words(("yes", "no"), any_case=True)
 
 @dataclass(frozen=True)
 class Sampling:
-    """Decoding; None and 0 stand for the model's defaults."""
+    """Options of decoding."""
 
     max_tokens: int  # of an answer, without thoughts
     temperature: float = 0.0  # 0: greedy
-    top_p: float | None = None
-    top_k: int = 0
-    top: Words | None = None  # request their probabilities
+    top_p: float | None = None  # None: the model's default
+    top_k: int = 0  # 0: the model's default
+    top: Words | None = None  # words whose probabilities are requested
     form: Mapping[str, Any] | None = None  # JSON schema of the answer, with its name
 
 
 @dataclass(frozen=True)
 class Completion:
-    """One answer.
+    """Answer to one message.
 
     text      Stripped, without thoughts.
     probabilities  Word of `Sampling.top` -> probability that the answer begins with it; 0, or None for a
               logarithm, if a server does not list it. None: not available, or the first token is a thought.
-    tokens    Number generated, without the end of the sequence; a server's own count.
-    finished  The model ended it, not the token limit.
+    tokens    Number of generated tokens, without the end of the sequence; a server's own count.
+    finished  Whether the model ended it, not the token limit.
     version   Model version that a server reports.
     usage     Tokens by kind that a server counted (`nein.loading.service.tokens`).
     error     Why there is no answer: a NoAnswer, or the model's exception.
@@ -79,7 +80,7 @@ class Completion:
 
 
 class Chat:
-    """Chat model; thread-safe."""
+    """Base of chat models; thread-safe."""
 
     concurrent = 0  # requests in flight; 0: a local model, run in the calling thread
     keeps_order = True  # an image between two texts stays between them
@@ -87,12 +88,12 @@ class Chat:
     parameters = 0  # number of weights of a local model
 
     def describe(self) -> Json:
-        """All that decides an answer except message and sampling, JSON-serializable."""
+        """JSON-serializable description of all that decides an answer, except message and sampling."""
         raise NotImplementedError
 
     def stream(self, messages: Sequence[Message], sampling: Sampling) -> Iterator[tuple[int, Completion]]:
-        """Yield (index of the message, completion) as they arrive. A failed message has an `error`; failures
-        of the model as a whole, such as out of memory, are raised."""
+        """Yield (index of the message, completion) as they arrive. A failed message has an `error`; a failure
+        of the whole model, such as out of memory, is raised."""
         raise NotImplementedError
 
     def complete(self, messages: Sequence[Message], sampling: Sampling) -> list[Completion]:
@@ -101,8 +102,17 @@ class Chat:
         return [completions[index] for index in range(len(messages))]
 
     def usage(self) -> Json:
-        """Tokens, requests and cost of a served model so far."""
+        """Tokens, requests and cost of a served model so far; {} for a local one."""
         return {}
 
     def stop(self) -> None:
         """Stop sending requests; waiting calls end."""
+
+
+_TAG = r"(?:think|thinking|thought|analysis)>"  # "<think>...</think>" before an answer
+
+
+def strip_thoughts(text: str) -> str | None:
+    """Text after the last closing tag of thoughts; None if thoughts are opened but never closed."""
+    answer = re.split(f"</{_TAG}", text, flags=re.IGNORECASE)[-1]
+    return None if re.match(rf"\s*<{_TAG}", answer, re.IGNORECASE) else answer

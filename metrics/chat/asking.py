@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from nein.loading.digests import Json
 from nein.loading.references import is_served
-from nein.metrics.base import Described, Images, Texts, strip_thoughts
-from nein.metrics.chat import YES_NO, Chat, Message, Sampling, endpoint
+from nein.metrics.base import Described, Images, Texts
+from nein.metrics.chat import YES_NO, Chat, Message, Sampling, endpoint, strip_thoughts
 from nein.metrics.judges.base import Answer, check_batch
 
 

@@ -21,8 +21,8 @@ from nein.loading.digests import Json
 from nein.loading.errors import UnavailableError, choose
 from nein.loading.references import expand_user, hide_credentials, is_served, parse_reference
 from nein.loading.service import SERVER, WITHHELD, NoAnswer, Service, png, tokens
-from nein.metrics.base import THOUGHTS, THOUGHTS_END, MetricError, strip_thoughts
-from nein.metrics.chat import THINKING, Chat, Completion, Message, Sampling, Words
+from nein.metrics.base import MetricError
+from nein.metrics.chat import THINKING, Chat, Completion, Message, Sampling, Words, strip_thoughts
 
 log = logging.getLogger(__name__)
 
@@ -180,7 +180,7 @@ class Endpoint(Chat):
             entries = (choice.get("logprobs") or {}).get("content") or []
             thoughts = str(message.get("reasoning") or message.get("reasoning_content") or "")
             # After thoughts the first token is not that of the answer.
-            thinks = thoughts or THOUGHTS.match(text) or THOUGHTS_END.search(text)
+            thinks = thoughts or strip_thoughts(text) != text
             likely = entries[0].get("top_logprobs") or [] if entries and not thinks else []
             first = [(str(candidate["token"]), candidate["logprob"]) for candidate in likely]
             used = tokens(reply.get("usage"))

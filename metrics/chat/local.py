@@ -15,8 +15,8 @@ import torch
 from nein.loading.digests import Json
 from nein.loading.errors import first_line, isolate
 from nein.metrics import loading
-from nein.metrics.base import MetricError, group_by, strip_thoughts
-from nein.metrics.chat import Chat, Completion, Message, Sampling, Words
+from nein.metrics.base import MetricError, group_by
+from nein.metrics.chat import Chat, Completion, Message, Sampling, Words, strip_thoughts
 from nein.metrics.letters import LETTERS
 
 _TEMPLATE_ERRORS = (TypeError, ValueError, KeyError, RuntimeError, jinja2.TemplateError)

@@ -1,7 +1,7 @@
-"""Interface of judges (models that answer about an image): methods, results, wordings of questions.
+"""Interface of judges, models that answer questions about images: their results, prompts, and yes or no.
 
-A judge has `fingerprint`, `describe()` (JSON-serializable) and one method of images, (H, W, 3) uint8, and a
-list of strings per image:
+A judge has `fingerprint`, `describe()` (JSON-serializable) and, by its kind, one method, which takes images,
+(H, W, 3) uint8, and a list of strings per image:
 
     vqa  ask(images, questions) -> list of `Answer` per image; `template` is a key of `TEMPLATES`
     ovd  detect(images, labels, threshold=0.1) -> {label: Detection} per image
@@ -10,10 +10,12 @@ list of strings per image:
 
 from __future__ import annotations
 
+import string
 from dataclasses import dataclass
 
 from nein.loading.errors import choose
 from nein.metrics.base import Images, MetricError, Texts, check_finite, check_images
+from nein.metrics.chat import strip_thoughts
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,11 @@ class Answer:
 class Detection:
     """Detection of one label. Raises ValueError for numbers that are not finite.
 
-    score  Highest over all boxes, in [0, 1].
-    count  Boxes with a score above the threshold.
+    score  Highest score over all boxes, in [0, 1].
+    count  Number of boxes with a score above the threshold.
     box    (x0, y0, x1, y1) of the best box, in pixels of the image, not clipped.
-    named  Highest score over boxes whose best label this is, or 0; None if every label has boxes of its own.
+    named  Highest score over the boxes whose best label this is, 0 without any; None if every label has
+           boxes of its own.
     """
 
     score: float
@@ -54,24 +57,27 @@ class Detection:
 
 
 def check_batch(images: Images, strings: Texts, kind: str) -> None:
+    """Raise MetricError for arguments that no judge can take. kind: what the strings are, a plural noun."""
     check_images(images, strings, kind)
     for row in strings:
         if isinstance(row, str) or not all(isinstance(s, str) for s in row):
             raise MetricError(f"Pass a list of {kind} per image, not {row!r}.")
 
 
+# --- prompts -------------------------------------------------------------------------------
+
 CAPTION = 'Does the caption "{caption}" describe this image? Answer only yes or no'
 
 
 @dataclass(frozen=True)
 class PromptTemplate:
-    """Prompt of a question; the presence question is that of NeIn's VQA scripts."""
+    """A model's dialogue format, and NeIn's question of presence in it."""
 
-    wrapper: str  # the model's dialogue format, with {question} and an image placeholder
-    presence: str = "Does this image contain {object}? Answer only yes or no"
+    wrapper: str  # with {question}, and with <image> where the image goes
+    presence: str = "Does this image contain {object}? Answer only yes or no"  # as in NeIn's VQA scripts
 
     def ask_presence(self, name: str, article: str = "none") -> str:
-        """Prompt about one object. article: "none" ("contain car?") as in NeIn's code, or "a_an"."""
+        """Prompt that asks for an object. article: "none" ("contain car?") as in NeIn's code, or "a_an"."""
         choose("article", article, ("none", "a_an"))
         if article == "a_an":
             name = f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
@@ -98,3 +104,23 @@ TEMPLATES = {
 def find_template(name: str) -> PromptTemplate:
     """Template by name. Raises UserError."""
     return TEMPLATES[choose("prompt template", name, TEMPLATES)]
+
+
+# --- reading yes or no ---------------------------------------------------------------------
+
+
+def paper_says_removed(answer: str) -> bool:
+    """Whether the answer is exactly "No" (not "no" or "No."), as in NeIn's removal_eval.py."""
+    return answer.strip() == "No"
+
+
+def paper_says_present(answer: str) -> bool:
+    """Whether it is "yes" in any case (not "Yes."), as in NeIn's check_obj.py and retention_eval.py."""
+    return answer.strip().lower() == "yes"
+
+
+def parse_yes_no(answer: str) -> bool | None:
+    """Read the first word after any thoughts: "No, there is no car." -> False; "Nothing", "" -> None."""
+    words = (strip_thoughts(answer) or "").split()
+    first = words[0].strip(string.punctuation + "“”‘’…").lower() if words else ""
+    return {"yes": True, "no": False}.get(first)

@@ -19,7 +19,8 @@ from nein.editors import EditorError, EditRequest, EditResult
 from nein.engine import images, machine
 from nein.judges.config import CheckConfig
 from nein.loading.errors import MODEL_ERRORS, first_line, reason
-from nein.metrics.base import MetricError, parse_yes_no
+from nein.metrics.base import MetricError
+from nein.metrics.judges.base import find_template, parse_yes_no
 from nein.nano.data import source_scene
 from nein.nano.scenes import render
 
@@ -210,8 +211,6 @@ class JudgeChecks(Checks):
         return Question(scene(seed, size), ["cat", "dog", "traffic light"][: 1 + seed % 3])
 
     def answer(self, inputs: list[Question]) -> list[list[Any]]:
-        from nein.metrics.judges.base import find_template
-
         ask = find_template(self.subject.template).ask_presence
         prompts = [[ask(noun) for noun in question.nouns] for question in inputs]
         return self.subject.ask([question.image for question in inputs], prompts)

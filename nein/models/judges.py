@@ -11,8 +11,8 @@ from nein import metrics
 from nein.loading.digests import Json, json_digest
 from nein.loading.errors import UserError, isolate_answers
 from nein.loading.references import is_served
-from nein.metrics.base import Images, Score, paper_says_present, paper_says_removed, parse_yes_no
-from nein.metrics.judges.base import find_template
+from nein.metrics.base import Images, Score
+from nein.metrics.judges.base import find_template, paper_says_present, paper_says_removed, parse_yes_no
 from nein.metrics.rewards import RewardJudge, check_edits
 from nein.models.cached import Services
 from nein.models.references import resolve

@@ -21,8 +21,7 @@ from nein.loading.digests import Json
 from nein.loading.errors import UserError, reason
 from nein.loading.references import expand_user, is_served
 from nein.loading.service import CONNECTION, PROTOCOL, REFUSED, SERVER, TIMEOUT, NoAnswer
-from nein.metrics.base import strip_thoughts
-from nein.metrics.chat import Chat, Completion, Message, Sampling
+from nein.metrics.chat import Chat, Completion, Message, Sampling, strip_thoughts
 from nein.models.cached import CachedChat, Services
 
 #: Failures of an answer that arrived.

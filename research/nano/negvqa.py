@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nein.metrics.choices import write_prompt
+from nein.metrics.choice_prompts import write_prompt
 from nein.nano import zoo as shipped
 from nein.nano.scenes import CATEGORIES, NANO, TAUGHT, VARIED, WORLDS, Scene, World, render, rng_for
 from nein.nano.sentences import ASKED, WORDINGS, Pairs, Question, ask, iter_questions, question_scene

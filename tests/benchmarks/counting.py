@@ -10,7 +10,7 @@ from nein.config.options import option
 from nein.engine.folder import Blocks, Folder
 from nein.engine.stages import Model, Stage
 from nein.loading.references import Need
-from nein.metrics import choices, letters, load_choices
+from nein.metrics import choice_prompts, choices, letters, load_choices
 from nein.models.needs import model_needs
 from nein.models.references import resolve, slugify
 from nein.nano.scenes import Scene, place, render, rng_for, sample_scene
@@ -43,7 +43,7 @@ def scene(index: int) -> Scene:
 
 def question(text: str, one: Scene) -> choices.ChoiceQuestion:
     sentence = text.format(things=plural(one.items[0].category))
-    return choices.ChoiceQuestion(choices.write_prompt("paper", f"Is it true? {sentence}", OPTIONS))
+    return choices.ChoiceQuestion(choice_prompts.write_prompt("paper", f"Is it true? {sentence}", OPTIONS))
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@ import importlib.util
 import pytest
 
 from nein.metrics import MetricError, presence
-from nein.metrics.base import paper_says_present, paper_says_removed, parse_yes_no
+from nein.metrics.judges.base import paper_says_present, paper_says_removed, parse_yes_no
 from nein.metrics.presence import caption_objects
 
 

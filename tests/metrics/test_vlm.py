@@ -7,7 +7,8 @@ from nein import metrics
 from nein.metrics import loading
 from nein.metrics.chat.asking import ChatJudge
 from nein.metrics.chat.endpoint import check_options
-from nein.metrics.choices import ChatChoices, ChoiceQuestion, write_prompt
+from nein.metrics.choice_prompts import write_prompt
+from nein.metrics.choices import ChatChoices, ChoiceQuestion
 from nein.metrics.judges.detectors import ZeroShotDetector
 from tests.metrics import tiny
 

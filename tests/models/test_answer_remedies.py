@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from nein.metrics import choices
+from nein.metrics.choice_prompts import write_prompt
 from nein.metrics.choices import ChoiceQuestion, Reply
 from nein.models.remedies import answers
 from nein.nano import sentences
@@ -43,8 +43,7 @@ class Deaf:
 def ask(model, arm, scorings=("generated", "logprob"), texts=2):
     names = ("cat", "dog", "cow")[:texts]
     row = [
-        ChoiceQuestion(choices.write_prompt("paper", text, names), texts, text, names)
-        for text in (THERE, NOT_THERE)
+        ChoiceQuestion(write_prompt("paper", text, names), texts, text, names) for text in (THERE, NOT_THERE)
     ]
     [replies] = answers.WithRemedy(model, arm, "paper").answer([PICTURE], [row], scorings)
     return replies

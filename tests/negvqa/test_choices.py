@@ -6,11 +6,12 @@ import torch
 from PIL import Image
 
 from nein import metrics
-from nein.metrics import MetricError, choices
+from nein.metrics import MetricError, choice_prompts
 from nein.metrics.chat import Completion
 from nein.metrics.chat.endpoint import Endpoint
 from nein.metrics.chat.local import LocalChat, letter_tokens
-from nein.metrics.choices import ChatChoices, ChoiceQuestion, Reply, write_prompt
+from nein.metrics.choice_prompts import write_prompt
+from nein.metrics.choices import ChatChoices, ChoiceQuestion, Reply
 from nein.metrics.letters import SCORINGS
 from tests.loopback import say
 from tests.metrics.tiny import picture
@@ -134,7 +135,7 @@ def test_models_with_a_wording_of_their_own_in_the_toolkit_get_it(wording, quest
     ],
 )
 def test_the_toolkit_knows_a_model_by_its_name(reference, wording, tokens):
-    assert choices.find_prompt_format(reference) == (wording, tokens)
+    assert choice_prompts.find_prompt_format(reference) == (wording, tokens)
 
 
 @pytest.mark.parametrize(

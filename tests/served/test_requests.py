@@ -15,7 +15,8 @@ from nein.benchmarks.negvqa.data import Answer
 from nein.benchmarks.negvqa.stages import match_answers
 from nein.editors.base import Identity
 from nein.generate.negvqa import Choice, Negate
-from nein.metrics.choices import ChoiceQuestion, JudgeChoices, write_prompt
+from nein.metrics.choice_prompts import write_prompt
+from nein.metrics.choices import ChoiceQuestion, JudgeChoices
 from nein.models import llm
 from nein.models.llm import LlmOptions
 from nein.models.remedies.editors import add_remedy

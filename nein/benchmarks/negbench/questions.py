@@ -34,8 +34,9 @@ from nein.engine.folder import Blocks, Row, sample_seed
 from nein.engine.images import ImageError
 from nein.engine.stages import Model, Stage
 from nein.loading.errors import UserError, isolate
-from nein.metrics.base import parse_yes_no
-from nein.metrics.choices import ChoiceQuestion, answer_each, write_prompt, yes_or_no
+from nein.metrics.choice_prompts import write_prompt, write_yes_no_prompt
+from nein.metrics.choices import ChoiceQuestion, answer_each
+from nein.metrics.judges.base import parse_yes_no
 from nein.metrics.letters import LETTERS, parse
 
 YES_NO = sorted((YES, NO))
@@ -124,8 +125,9 @@ class Asking(Questions):
         questions = []
         for item, texts in zip(block, offered, strict=True):
             words = self._answers_in_words(texts)
-            text = write_prompt(self.config.prompt, item.question.asked or QUESTION, texts)
-            questions.append([ChoiceQuestion(yes_or_no(item.question.asked) if words else text, len(texts))])
+            prompt = write_prompt(self.config.prompt, item.question.asked or QUESTION, texts)
+            prompt = write_yes_no_prompt(item.question.asked) if words else prompt
+            questions.append([ChoiceQuestion(prompt, len(texts))])
         images_shown = [item.images[item.question.image] for item in block]
         replies = answer_each(model, images_shown, questions, [self.config.scoring])
         rows = []

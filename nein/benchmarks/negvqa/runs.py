@@ -27,7 +27,7 @@ from nein.engine.stages import Model, Shared, Stage, usage_of
 from nein.loading.digests import json_digest
 from nein.loading.errors import UserError
 from nein.loading.references import expand_user, is_served, parse_reference
-from nein.metrics import choices, models
+from nein.metrics import choice_prompts, choices, models
 from nein.metrics.base import fingerprint
 from nein.metrics.chat.endpoint import check_options
 from nein.metrics.letters import MISSING, SCORINGS
@@ -70,9 +70,9 @@ def find_answerer(reference: str, config: NegvqaConfig) -> Answerer:
     if not (scorings := sorted(set(config.scoring) & {*possible})):
         words, more = " or ".join(possible), ", or --judge-asking options" if reference == JUDGE else ""
         raise UserError(f"'{reference}' can be read by {words} only; add it to --scoring{more}.")
-    toolkit = choices.find_prompt_format(source)
+    toolkit = choice_prompts.find_prompt_format(source)
     wording = toolkit.prompt if config.prompt == "vlmevalkit" else config.prompt
-    form = choices.PromptFormat(wording, config.max_new_tokens or toolkit.max_new_tokens)
+    form = choice_prompts.PromptFormat(wording, config.max_new_tokens or toolkit.max_new_tokens)
     return Answerer(reference, source, location, scorings, form)
 
 

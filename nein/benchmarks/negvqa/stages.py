@@ -23,6 +23,7 @@ from nein.engine.folder import Blocks, Folder, sample_seed
 from nein.engine.stages import Model, Stage
 from nein.loading.references import is_served
 from nein.metrics import choices
+from nein.metrics.choice_prompts import PromptFormat, write_matching_prompt, write_prompt
 from nein.metrics.choices import ChoiceQuestion, Reply
 from nein.metrics.letters import LETTERS, drop_missing, parse
 from nein.models import llm
@@ -43,7 +44,7 @@ class QuestionForm:
     def write(self, item: Item, wording: str, hide_nan: bool) -> ChoiceQuestion:
         """The question as a model gets it. hide_nan: omit options that pandas reads as missing values."""
         text = item.questions[self.variant] if self.variant else ""
-        prompt = choices.write_prompt(wording, text, drop_missing(item.options) if hide_nan else item.options)
+        prompt = write_prompt(wording, text, drop_missing(item.options) if hide_nan else item.options)
         return ChoiceQuestion(prompt, len(item.options), text, item.options)
 
     def make_rows(self, item: Item, reply: Reply) -> Iterator[Answer]:
@@ -74,7 +75,7 @@ class Answerer:
     source: str  # the reference, or that of --judge
     location: str  # the folder, hub id or address that is loaded
     scorings: list[str]  # those of --scoring that it supports
-    format: choices.PromptFormat  # wording of its questions, longest answer
+    format: PromptFormat  # wording of its questions, longest answer
 
 
 @dataclass(kw_only=True)
@@ -200,8 +201,7 @@ def match_answers(client: Any, answers: Sequence[Answer]) -> list[Match]:
     waiting = [row for row in answers if not (row.error or row.text is None or row.each or _has_letter(row))]
     for attempt in range(ATTEMPTS):  # also the seed: the cache must not answer a repeated request
         texts = [
-            choices.write_matching_prompt(row.question, drop_missing(row.options), row.text or "")
-            for row in waiting
+            write_matching_prompt(row.question, drop_missing(row.options), row.text or "") for row in waiting
         ]
         requests = [llm.Request(text, seed=attempt) for text in texts]
         for row, outcome in zip(waiting, client.complete(requests, LetterReply), strict=True):

@@ -12,7 +12,7 @@ from typing import Any
 from nein.benchmarks.nein.estimates import read_features
 from nein.benchmarks.nein.runs import NOT_EDITED, RunDir, ScoreRow
 from nein.metrics import Score
-from nein.metrics.base import paper_says_present, paper_says_removed, parse_yes_no
+from nein.metrics.judges.base import paper_says_present, paper_says_removed, parse_yes_no
 from nein.reporting.figures import Figure, number
 
 #: Quirk -> what protocol "paper" does.

@@ -25,8 +25,7 @@ from nein.generate.maker import BAD_NAME, COCO, NO_CAPTION, ImageOrReason, Listi
 from nein.loading.digests import pixel_digest
 from nein.loading.errors import UserError, isolate_answers
 from nein.loading.references import expand_user, parse_reference
-from nein.metrics.base import parse_yes_no
-from nein.metrics.judges.base import Answer, find_template
+from nein.metrics.judges.base import Answer, find_template, parse_yes_no
 from nein.models import judges, references
 from nein.wording import families
 

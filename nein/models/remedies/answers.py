@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from nein.loading.digests import Json
-from nein.metrics import choices
 from nein.metrics.base import Images
-from nein.metrics.choices import ChoiceQuestion, Prompt, Questions, Reply, answer_each
+from nein.metrics.choice_prompts import Prompt, write_prompt
+from nein.metrics.choices import ChoiceQuestion, Questions, Reply, answer_each
 from nein.metrics.letters import LETTERS, parse
 from nein.wording.denials import remove_denial
 
@@ -39,7 +39,7 @@ def _remove_denial(question: ChoiceQuestion, wording: str) -> ChoiceQuestion:
     if (text := remove_denial(question.question)) is None:
         return question
     texts = question.texts
-    return ChoiceQuestion(choices.write_prompt(wording, text, texts), question.options, text, texts)
+    return ChoiceQuestion(write_prompt(wording, text, texts), question.options, text, texts)
 
 
 def _swap_options(reply: Reply, question: ChoiceQuestion) -> Reply:
@@ -121,7 +121,7 @@ IN_PAIRS = ("consistent",)  # remedies that take a question and its negation tog
 
 
 class WithRemedy:
-    """A multiple-choice model with a remedy. remedy: key of `REMEDIES`; wording: of `choices.PROMPTS`."""
+    """A multiple-choice model with a remedy. remedy: key of `REMEDIES`; wording: of `PROMPTS`."""
 
     def __init__(self, model: Any, remedy: str, wording: str) -> None:
         self._model, self._remedy, self._wording = model, remedy, wording
