@@ -272,7 +272,7 @@ def reset_peak(device: str) -> None:
 
 def describe_device(device: str) -> str:
     """ "AMD EPYC, 2 threads, AVX512"."""
-    facts = machine.describe(device)
+    facts = machine.describe_environment(device)
     if device.startswith("cuda"):
         return str(facts["device_name"])
     return f"{facts['device_name']}, {torch.get_num_threads()} threads, {facts['arithmetic']}"

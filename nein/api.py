@@ -24,8 +24,9 @@ from nein.benchmarks.nein.report import make_finding
 from nein.benchmarks.runner import FIGURES_CSV, SCORES_CSV, Benchmark
 from nein.config.groups import start
 from nein.editors.function import FUNCTION_OPTIONS, make_editor, name_of, takes_options
+from nein.engine.exits import explain_error
 from nein.engine.folder import Folder, find_runs
-from nein.engine.machine import Processes, explain_error
+from nein.engine.machine import Processes
 from nein.loading.digests import Json, json_digest
 from nein.loading.errors import UserError
 from nein.metrics import dual

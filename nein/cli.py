@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from nein.benchmarks import registry
 from nein.config.groups import Command
-from nein.engine.machine import USER_MISTAKE, exit_with, make_printable
+from nein.engine.exits import USER_MISTAKE, exit_with, make_printable
 from nein.loading.errors import UserError, near_match
 
 #: The first commands of `nein --help`.

@@ -37,7 +37,7 @@ from nein.config.options import Names, option
 from nein.datasets.negbench.records import NEGATED, ORIGINAL
 from nein.datasets.negbench.registry import MCQ, RETRIEVAL
 from nein.engine import atomic
-from nein.engine.machine import exit_with
+from nein.engine.exits import exit_with
 from nein.engine.run import Executor
 from nein.nano.scenes import AXES
 from nein.reporting import figures as frames

@@ -24,8 +24,8 @@ from nein.cli import launch
 from nein.config.groups import Command
 from nein.config.options import Names, Options, option
 from nein.datasets.negvqa import AVERAGE
+from nein.engine.exits import exit_with
 from nein.engine.folder import Folder
-from nein.engine.machine import exit_with
 from nein.engine.run import Executor
 from nein.nano import zoo
 from nein.nano.scenes import AXES

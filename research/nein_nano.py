@@ -32,7 +32,7 @@ from nein.config.options import Names, Options, option
 from nein.datasets import nein as loading
 from nein.datasets.nein import Sample
 from nein.engine import atomic, images
-from nein.engine.machine import exit_with
+from nein.engine.exits import exit_with
 from nein.engine.run import Executor
 from nein.nano.scenes import AXES
 from nein.reporting import figures as frames

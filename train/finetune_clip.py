@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:  # started as a file
     sys.path.insert(0, str(ROOT))
 
-from nein.engine.machine import exit_with  # noqa: E402
+from nein.engine.exits import exit_with  # noqa: E402
 from nein.loading.errors import UserError  # noqa: E402
 from nein.train.clip_finetuning.options import ClipConfig, format_alpha  # noqa: E402
 

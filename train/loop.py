@@ -83,7 +83,7 @@ class Record:
             "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             "command": machine.command_line(),
             "processes": processes.size,
-            "environment": machine.describe(str(self.session.accelerator.device)),
+            "environment": machine.describe_environment(str(self.session.accelerator.device)),
         }
         facts = {"config": dataclasses.asdict(config), "data": self._data, "invocation": invocation}
         if processes.is_main:

@@ -29,8 +29,8 @@ from nein.config.options import Options
 from nein.datasets.harness import Question
 from nein.engine import atomic, images, machine
 from nein.engine.answers import describe_spending
+from nein.engine.exits import UNSCORED
 from nein.engine.folder import COMPLETE, INCOMPLETE, Blocks, Folder, find_runs, get_row_id
-from nein.engine.machine import UNSCORED
 from nein.engine.run import Executor
 from nein.engine.stages import Stage, Step
 from nein.loading.errors import UserError, shortlist
@@ -486,5 +486,5 @@ def invocation(executor: Executor) -> dict[str, Any]:
         "command": machine.command_line(),
         "directory": str(Path.cwd()),
         **executor.describe(),
-        "environment": machine.describe(executor.device),
+        "environment": machine.describe_environment(executor.device),
     }

@@ -174,5 +174,5 @@ def _connect(address: str | None) -> Any:
             "unset it to start a cluster here."
         ) from None
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, before)  # SIGTERM stays with `nein.engine.machine`
+        signal.signal(signal.SIGTERM, before)  # SIGTERM stays with `nein.engine.exits`
     return ray

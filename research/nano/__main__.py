@@ -27,7 +27,8 @@ from pydantic import NonNegativeInt, PositiveFloat
 from nein.cli import launch
 from nein.config.groups import Command, OnDevice, Seed
 from nein.config.options import Names, argument, option
-from nein.engine.machine import Processes, exit_with
+from nein.engine.exits import exit_with
+from nein.engine.machine import Processes
 from nein.loading.errors import unknown
 from nein.nano.zoo import ZOO
 

@@ -20,7 +20,7 @@ from nein.cli import launch
 from nein.config.groups import Command
 from nein.config.options import Options, argument, option
 from nein.engine import atomic
-from nein.engine.machine import exit_with
+from nein.engine.exits import exit_with
 from nein.loading.errors import UserError, unknown
 from nein.nano import zoo
 from nein.reporting import figures as frames

@@ -32,7 +32,7 @@ def gpus(monkeypatch):
 def test_auto_takes_what_is_there_and_the_main_process_names_it(gpus, has, device, name, arithmetic, capsys):
     gpus(**has)
     assert Processes().device("auto") == device
-    found = machine.describe(device)
+    found = machine.describe_environment(device)
     assert capsys.readouterr().err == f"--device auto: {device}, {found['device_name']}, {arithmetic}\n"
     assert found["arithmetic"] == arithmetic
     assert found["device_name"] == name or not name

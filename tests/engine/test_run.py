@@ -17,8 +17,9 @@ from nein.benchmarks.runner import select_rows
 from nein.config.groups import Runs, RuntimeOptions
 from nein.config.groups import start as start_executor
 from nein.engine import machine, run
+from nein.engine.exits import exit_with
 from nein.engine.folder import Blocks, Folder
-from nein.engine.machine import exit_with, read_ahead
+from nein.engine.machine import read_ahead
 from nein.engine.run import Executor
 from nein.engine.stages import Model, Step, open_tasks
 from nein.loading.errors import UserError

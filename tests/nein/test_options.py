@@ -9,7 +9,7 @@ import pytest
 from nein import cli
 from nein.benchmarks.nein import config, stages
 from nein.editors import EditorError
-from nein.engine import machine
+from nein.engine import exits
 from nein.engine.folder import CONTENTS
 from nein.loading.errors import UserError
 from nein.models import editor_choice, references
@@ -229,7 +229,7 @@ def test_ends_of_a_command_are_no_tracebacks(capsys):
     assert "Traceback" not in done.stderr
     full = OSError(28, "No space left on device", "/a/b.png")
     with pytest.raises(SystemExit) as caught:
-        machine.exit_with(lambda: (_ for _ in ()).throw(full))
+        exits.exit_with(lambda: (_ for _ in ()).throw(full))
     assert (caught.value.code, "The disk is full (/a/b.png)" in capsys.readouterr().err) == (2, True)
     with pytest.raises(SystemExit) as ended:
         cli.main_eval(["--limit", "3", "--dry-run"])  # the name in the cards

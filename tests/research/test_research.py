@@ -13,7 +13,7 @@ from torch import nn
 
 from nein import editors, metrics
 from nein.editors.zone import Segmenter
-from nein.engine.machine import Terminated
+from nein.engine.exits import Terminated
 from nein.loading.errors import UserError
 from nein.metrics.judges.base import find_template
 from nein.nano import zoo
