@@ -193,7 +193,7 @@ class Draw(Stage):
     def is_valid(self, output: str, number: int, rows: list[Drawing]) -> bool:
         """Whether no drawing is worth another try and no image file has vanished."""
         files = filter(None, map(self.folder.image, rows))
-        return not any(row.again for row in rows) and all(map(atomic.holds_something, files))
+        return not any(row.again for row in rows) and all(map(atomic.is_nonempty_file, files))
 
     def ids(self, records: range) -> list[str]:
         return [self.pictures[index].id for index in records]

@@ -211,7 +211,7 @@ def read_image(cell: Any, folder: Path | None) -> Path:
         data = base64.b64decode(data, validate=True) if isinstance(data, str) else data
     if not isinstance(data, bytes):
         raise ValueError("whose image is neither a file name, bytes nor base64")
-    return atomic.file_of(data)
+    return atomic.store_bytes(data)
 
 
 def _file_name(cell: Any) -> str | None:

@@ -1,5 +1,8 @@
-"""Atomic writes, so that a reader, or a run after a power cut, sees the whole new file or the old one; and
-reads whose errors are sentences."""
+"""Reads and writes files: bytes, text, JSON, JSONL and CSV. Writes are atomic: a reader, or a run after a
+power cut, sees the whole new file or the old one. Errors are UserErrors that name the file.
+
+Parts: writing, reading, folders and the user's cache.
+"""
 
 from __future__ import annotations
 
@@ -28,22 +31,23 @@ from typing_extensions import TypedDict
 from nein.loading.digests import Json
 from nein.loading.errors import UserError
 
-_HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:4]  # in the names of drafts
-_DRAFT = re.compile(r"\..+\.([0-9a-f]{4})-(\d+)-[0-9a-f]{4}\.tmp")
-_ABANDONED = 86_400  # seconds after which no other host still writes its draft
-
-Row = Json
+Row = Json  # a line of a JSONL file that has no dataclass
 adapter: Callable[[Any], pydantic.TypeAdapter[Any]] = functools.cache(pydantic.TypeAdapter)
 
 
 # --- writing -------------------------------------------------------------------------------------
 
+# A draft is the temporary file of a write: ".NAME.<host>-<process>-<random>.tmp", in the folder of NAME.
+_HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:4]
+_DRAFT = re.compile(r"\..+\.([0-9a-f]{4})-(\d+)-[0-9a-f]{4}\.tmp")
+_ABANDONED = 86_400  # seconds after which no other host still writes its draft
+
 
 @contextlib.contextmanager
 def write_file(path: Path) -> Iterator[IO[bytes]]:
-    """A temporary file beside `path` that replaces it when the block ends well (fsync, rename). Creates the
-    folder; an exception leaves the old file. Raises UserError, before any write, for a path that is a folder
-    or lies in one that is not writable."""
+    """Opens a draft that replaces `path` at the end of the `with` block (fsync, rename); an exception leaves
+    the old file. Creates the folder. Raises UserError, before any write, for a path that is a folder or lies
+    in one that is not writable."""
     if path.is_dir():
         raise UserError(f"'{path}' is a folder; give the name of a file.")
     draft = path.with_name(f".{path.name}.{_HOST}-{os.getpid()}-{secrets.token_hex(2)}.tmp")
@@ -67,8 +71,8 @@ def write_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def remove_drafts(folder: Path, below: bool = True) -> None:
-    """Removes the drafts of killed writers in a folder, and `below` it: of ended processes of this host, and
-    all that are older than a day."""
+    """Removes drafts in a folder (and `below` it) whose writers were killed: of ended processes of this host,
+    and all that are older than a day."""
     import psutil
 
     for parent, folders, names in os.walk(folder):
@@ -97,19 +101,8 @@ def write_json(path: Path, value: Any) -> None:
     write_bytes(path, json.dumps(value, indent=2, ensure_ascii=False).encode() + b"\n")
 
 
-def plain(row: Any) -> Json:
-    """The fields of a dataclass that differ from their default."""
-    fields = {}
-    for field in dataclasses.fields(row):
-        value, factory = getattr(row, field.name), field.default_factory
-        if value != (field.default if factory is dataclasses.MISSING else factory()):
-            fields[field.name] = value
-    return fields
-
-
 def write_lines(path: Path, rows: Iterable[Any]) -> int:
-    """Writes a JSONL file, a row at a time, each a mapping or a dataclass (`plain`); returns their number.
-    Raises ValueError for NaN and infinity."""
+    """Writes a JSONL file, one `json_line` per row; returns their number."""
     count = 0
     with write_file(path) as file:
         for row in rows:
@@ -119,21 +112,34 @@ def write_lines(path: Path, rows: Iterable[Any]) -> int:
 
 
 def json_line(row: Any) -> bytes:
-    """A mapping or a dataclass (`plain`) as a line of JSON. Raises ValueError for NaN and infinity."""
-    return json.dumps(row, ensure_ascii=False, allow_nan=False, default=plain).encode() + b"\n"
+    """A mapping or a dataclass as a line of JSON. Raises ValueError for NaN and infinity."""
+    return json.dumps(row, ensure_ascii=False, allow_nan=False, default=_drop_defaults).encode() + b"\n"
+
+
+def _drop_defaults(row: Any) -> Json:
+    """The fields of a dataclass that differ from their default."""
+    fields = {}
+    for field in dataclasses.fields(row):
+        value, factory = getattr(row, field.name), field.default_factory
+        if value != (field.default if factory is dataclasses.MISSING else factory()):
+            fields[field.name] = value
+    return fields
 
 
 # --- reading -------------------------------------------------------------------------------------
 
 
 def record(fields: Mapping[str, Any]) -> Any:
-    """A type of JSON objects with these keys (`NotRequired[...]`); others are allowed."""
+    """A type for `parse`: JSON objects with these keys (`NotRequired[...]`) and any others."""
     return pydantic.with_config(extra="allow")(TypedDict("record", fields))  # type: ignore[operator]
 
 
 def parse(data: Any, kind: Any, source: str) -> Any:
-    """JSON (bytes, or dictionaries and lists) as a type: a dataclass, a `record`, lists and dictionaries of
-    them. Raises UserError with the `source` and its first error."""
+    """JSON, as bytes or already in dictionaries and lists, as an object of a type.
+
+    kind    A dataclass, a `record`, or lists and dictionaries of them.
+    source  File and line, for the UserError, which tells the first mismatch.
+    """
     try:
         if isinstance(data, bytes):
             return adapter(kind).validate_json(data.removeprefix(codecs.BOM_UTF8), strict=True)
@@ -146,15 +152,15 @@ def parse(data: Any, kind: Any, source: str) -> Any:
 
 
 def read_json(path: Path, kind: Any = Any) -> Any:
-    """The parsed file. Raises UserError for one that cannot be read, or has another type."""
-    with readable(path):
+    """The object in a JSON file. Raises UserError for a file that cannot be read, or holds another type."""
+    with explain_read_errors(path):
         return parse(path.read_bytes(), kind, f"'{path}'")
 
 
 def iter_lines(path: Path, kind: Any = Row) -> Iterator[tuple[int, Any]]:
-    """(number of a line from 1, its object) of a JSONL file, one at a time, without blank lines. Raises
-    UserError with the file, the line and its error."""
-    with readable(path), path.open("rb") as file:
+    """Yields (line number from 1, object) of a JSONL file; blank lines are left out. Raises UserError with
+    the file, the line and its error."""
+    with explain_read_errors(path), path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.isspace():
                 yield number, parse(line, kind, f"'{path}', line {number}")
@@ -165,41 +171,32 @@ def read_lines(path: Path, kind: Any = Row) -> list[Any]:
     return [row for _, row in iter_lines(path, kind)]
 
 
-def stamp(path: Path) -> tuple[str, int, int]:
-    """(path, bytes, time of change) of a file; zeros for none."""
-    try:
-        stat = path.stat()
-    except OSError:
-        return str(path), 0, 0
-    return str(path), stat.st_size, stat.st_mtime_ns
-
-
 def read_csv(path: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
-    """(number of its line, row) of a table with at least these columns. Raises UserError."""
-    with readable(path), path.open(newline="", encoding="utf-8-sig") as file:
+    """[(line number, row)] of a table with at least these columns. Raises UserError."""
+    with explain_read_errors(path), path.open(newline="", encoding="utf-8-sig") as file:
         try:
             reader = csv.DictReader(file, strict=True)
             header = reader.fieldnames or ()
             rows = [(reader.line_num, row) for row in reader]
         except csv.Error as error:
             raise UserError(f"'{path}' is not a CSV file: {error}.") from None
-    missing = [f"column {name}" for name in columns if name not in header]
-    if missing or not rows:
-        raise UserError(f"'{path}' has no {(missing or ['line'])[0]}; expected {', '.join(columns)}.")
+    lacks = [f"column {name}" for name in columns if name not in header] or ([] if rows else ["line"])
+    if lacks:
+        raise UserError(f"'{path}' has no {lacks[0]}; expected {', '.join(columns)}.")
     for number, row in rows:
-        if None in row or None in row.values():
+        if None in row or None in row.values():  # csv's mark of too many values, and of too few
             raise UserError(f"'{path}', line {number}: the line is cut off or too long.")
     return rows
 
 
 def read_text_lines(path: Path) -> list[str]:
-    with readable(path):
+    with explain_read_errors(path):
         return path.read_text(encoding="utf-8-sig").splitlines()
 
 
 @contextlib.contextmanager
-def readable(path: Path) -> Iterator[None]:
-    """Raises UserError for a file that cannot be read."""
+def explain_read_errors(path: Path) -> Iterator[None]:
+    """Turns the errors of reading a file into UserErrors."""
     try:
         yield
     except FileNotFoundError:
@@ -210,19 +207,26 @@ def readable(path: Path) -> Iterator[None]:
         raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
 
 
-def holds_something(path: Path) -> bool:
-    """Whether a file exists and is not empty, as a full disk or a crash of the machine leaves it."""
-    with contextlib.suppress(OSError):
-        return path.stat().st_size > 0
-    return False
+def stamp(path: Path) -> tuple[str, int, int]:
+    """(path, bytes, time of change) of a file, which differ when it has changed; zeros without a file."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return str(path), 0, 0
+    return str(path), stat.st_size, stat.st_mtime_ns
 
 
-# --- folders -------------------------------------------------------------------------------------
+def is_nonempty_file(path: Path) -> bool:
+    """Whether a file exists and has content; a full disk or a crash of the machine leaves empty files."""
+    return stamp(path)[1] > 0
+
+
+# --- folders, and the user's cache ---------------------------------------------------------------
 
 
 def make_folder(path: Path) -> Path:
-    """Creates a folder with its parents and writes a file into it, before hours of work depend on that.
-    Raises UserError."""
+    """Creates a folder with its parents. Raises UserError if it cannot be written, before hours of work
+    depend on it."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path).close()
@@ -239,12 +243,11 @@ def cache_root() -> Path:
 
 
 def make_once(target: Path, make: Callable[[Path], None], proof: str = "") -> Path:
-    """The folder `target`, which `make(draft)` fills on first use, completely or not at all.
+    """Returns the folder `target`, a cache whose name tells everything that decides its content.
 
-    Its name must tell everything that decides its content. Other processes wait for the first one, where the
-    file system has locks; else each makes it, and one wins.
-
-    proof  A file that a complete folder has. Raises OSError where an incomplete one is in the way.
+    make   Fills a draft on first use, which then becomes the target. Other processes wait for the first one
+           where the file system has locks; else each makes a draft, and one wins.
+    proof  A file that a complete folder has. Raises OSError if an incomplete target is in the way.
     """
     if (target / proof).exists():
         return target
@@ -273,8 +276,9 @@ def make_once(target: Path, make: Callable[[Path], None], proof: str = "") -> Pa
     return target
 
 
-def file_of(data: bytes) -> Path:
-    """A file with these bytes, named by their SHA-256: records hold it in place of an image."""
+def store_bytes(data: bytes) -> Path:
+    """Writes bytes into the cache, once; returns the file, named by their SHA-256. Records name it as their
+    image."""
     digest = hashlib.sha256(data).hexdigest()
     path = cache_root() / "files" / digest[:2] / digest
     if not path.is_file():

@@ -341,7 +341,7 @@ class Folder:
         for a file whose head names another output or number."""
         row_type = self.row_types.get(output) or self.row_types.get(output.partition("/")[0], Row)
         path = self.block_path(output, number)
-        with atomic.readable(path):
+        with atomic.explain_read_errors(path):
             first, *lines = path.read_bytes().splitlines() or [b"{}"]
         head = atomic.parse(first, Row, f"'{path}', line 1")
         if (head.get("output"), head.get("block")) != (output, number):

@@ -132,7 +132,7 @@ class Edit(Stage):
         if any(row.again or (row.refused and self.config.retry_refused) for row in rows):
             return False
         paths = [self.run.image_path(row) for row in rows if row.image is not None]
-        return all(map(atomic.holds_something, paths))
+        return all(map(atomic.is_nonempty_file, paths))
 
     def ids(self, records: range) -> list[str]:
         return [sample.id for sample in self.dataset.members(records)]

@@ -215,7 +215,7 @@ class Generate(NeinStage):
     def is_valid(self, output: str, number: int, rows: list[Row]) -> bool:
         """Images that have vanished are made again."""
         paths = [self.maker.image_path(row["image"]) for row in rows if row["image"] is not None]
-        return all(map(atomic.holds_something, paths))
+        return all(map(atomic.is_nonempty_file, paths))
 
 
 class Match(Filter):
