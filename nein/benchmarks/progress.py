@@ -15,7 +15,7 @@ from nein.config.groups import Runs
 from nein.config.options import dump
 from nein.engine.answers import describe_spending, read_spending
 from nein.engine.folder import Blocks, Folder, collect_runs
-from nein.engine.run import is_at_work
+from nein.engine.run import is_locked
 
 #: Tokens and seconds per request, until OUT has an answer of the model: a question about an image of 512
 #: pixels, and an edit of 1024 pixels in medium quality.
@@ -83,7 +83,7 @@ def status(config: Runs) -> str:
         calls = folder.manifest()["invocations"] or [{"started": "1970-01-01"}]
         start = datetime.datetime.fromisoformat(calls[-1]["started"]).timestamp()
         lines.append(f"{run}: {folder.manifest()['status']}")
-        if is_at_work(run):
+        if is_locked(run):
             lines[-1] += ", at work"
             command = shlex.join(["nein", *calls[-1].get("command", [])])
             commands.append(f"At work: {command}, since {calls[-1]['started']}")

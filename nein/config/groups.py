@@ -192,7 +192,7 @@ def start(options: Any) -> run.Executor:
     return run.Executor(
         options.device,
         ranks,
-        share=run.share(),
+        share=run.read_share(),
         threads=getattr(options, "threads", None),
         requests=options.endpoint.concurrency or AT_ONCE,
         debug=backend == "debug",

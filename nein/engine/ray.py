@@ -19,7 +19,7 @@ from typing import Any
 from tqdm import tqdm
 
 from nein.engine import machine
-from nein.engine.run import Executor, needs
+from nein.engine.run import Executor, reads_all_of
 from nein.engine.stages import Plan, Step, open_tasks
 from nein.loading.digests import Json
 from nein.loading.errors import UserError
@@ -85,7 +85,7 @@ class Ray(Executor):
         counts: list[int] = []
         first = 0  # the first step of this part; steps that another one needs as a whole come in parts before
         for end in range(1, len(steps) + 1):
-            if end == len(steps) or any(needs(steps[end], other) for other in steps[first:end]):
+            if end == len(steps) or any(reads_all_of(steps[end], other) for other in steps[first:end]):
                 counts += self._compute(steps[first:end], plan, (first, end))
                 first = end
         return counts

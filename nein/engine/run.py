@@ -1,7 +1,7 @@
-"""The executor: computes missing blocks, stage after stage; worker r of n makes the blocks b with b % n == r.
+"""The executor: computes the missing blocks of a command, stage after stage, and notes what they cost.
 
-A block is done when its file exists and is valid; workers share nothing else. Blocks of a worker that died
-are made when the command is run again.
+Worker r of n makes the blocks b with b % n == r. A block is done when its file exists and is valid; workers
+share nothing else. Blocks of a worker that died are made when the command is run again.
 
 On a CPU several blocks are computed at once, each on one thread, so that the last bits are the same on any
 number of cores. On a GPU one block is computed at a time while the next ones are read. A model behind an
@@ -35,60 +35,68 @@ from nein.engine.stages import Model, Plan, Step, Task, open_tasks
 from nein.loading.digests import Json
 from nein.loading.errors import UserError, tracebacks
 
-AHEAD = 3  # blocks that are read before a GPU asks for them
-EVERY = 30.0  # seconds between lines of progress in a log
-LATE = 120.0  # seconds until a file of another node is seen
-SHARE = "NEIN_SHARE"  # environment variable: "r/n", this command makes share r of n and no report
-SMALL = 4 * 2**30  # bytes: for less, no collection of garbage is worth the third of a second that it takes
+READ_AHEAD = 3  # blocks that are read before a GPU asks for them, or that wait for a thread
+SHARE_VARIABLE = "NEIN_SHARE"  # environment variable: "r/n", this command makes share r of n and no report
 
 
-def share() -> tuple[int, int]:
-    """(r, n) of the environment: (0, 1) where it names none. Raises UserError."""
-    text = os.environ.get(SHARE, "0/1")
+def read_share() -> tuple[int, int]:
+    """(r, n) of the environment variable; (0, 1) if it is not set. Raises UserError."""
+    text = os.environ.get(SHARE_VARIABLE, "0/1")
     match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
     if match is None or int(match[1]) >= int(match[2]):
-        raise UserError(f"{SHARE} is '{text}'; it must be r/n, with r from 0 to n - 1.")
+        raise UserError(f"{SHARE_VARIABLE} is '{text}'; it must be r/n, with r from 0 to n - 1.")
     return int(match[1]), int(match[2])
 
 
+# --- progress and tracebacks ---------------------------------------------------------------
+
+LOG_INTERVAL = 30.0  # seconds between lines of progress in a log
+
+
 class Bar(tqdm):
-    """Progress in samples: a bar on a terminal and in a notebook, in a log a line every `EVERY` seconds."""
+    """Progress in samples: a bar on a terminal or in a notebook, else a line every `LOG_INTERVAL` seconds."""
 
     def __init__(self, title: str, total: int, *, visible: bool = True) -> None:
         self._log = not (sys.stderr.isatty() or "ipykernel" in sys.modules)
         options: Json = {"desc": title, "total": total, "unit": " samples", "disable": not visible}
         if self._log:
             line = "{desc}: {n_fmt} of {total_fmt} samples, {rate_noinv_fmt}, {remaining} left"
-            options |= {"bar_format": line, "mininterval": EVERY, "maxinterval": EVERY, "file": io.StringIO()}
+            options |= {"bar_format": line, "file": io.StringIO()}
+            options |= {"mininterval": LOG_INTERVAL, "maxinterval": LOG_INTERVAL}
         super().__init__(smoothing=0, **options)
 
     def skip(self, count: int) -> None:
-        """So many were there before: they are no part of the rate."""
-        if not self.disable:  # a bar that is not shown keeps no counts
+        """Counts samples that an earlier command made: they are no part of the rate."""
+        if not self.disable:  # an invisible bar keeps no counts
             self.initial += count
             self.update(count)
 
-    def display(self, *args: Any, **options: Any) -> None:
+    def display(self, *args: Any, **options: Any) -> None:  # tqdm calls it at each interval
         if not self._log:
             super().display(*args, **options)
-        elif self.format_dict["elapsed"] >= EVERY:
+        elif self.format_dict["elapsed"] >= LOG_INTERVAL:
             print(self, file=sys.stderr, flush=True)
 
 
 class _Tracebacks(logging.Handler):
-    """Keeps the tracebacks of a user's code by their sentence, each once."""
+    """Keeps the tracebacks of a user's code (`nein.loading.errors.tracebacks`), each once, for the notes."""
 
-    by_sentence: dict[str, str]
+    def __init__(self) -> None:
+        super().__init__()
+        self.by_sentence: dict[str, str] = {}  # the error in one line -> its traceback
 
     def emit(self, record: logging.LogRecord) -> None:
         self.by_sentence.setdefault(record.getMessage(), self.format(record))
 
 
+# --- the executor --------------------------------------------------------------------------
+
+
 class Executor:
     """Computes the blocks of this process. Knows no benchmark.
 
-    device     Of the models (`Processes.device`); it decides rows.
-    processes  The rank of this process among those that were started together.
+    device     The device of the models (`Processes.device`); it decides rows.
+    processes  The processes that were started together; each is a rank.
     share      (r, n): this command makes share r of n; a later command makes the rest and the report.
     threads    PyTorch threads in all. On a CPU: parallel blocks, one thread each (None: one per core). On a
                GPU: threads of the one block (None: PyTorch's default).
@@ -99,38 +107,36 @@ class Executor:
     def __init__(
         self,
         device: str,
-        ranks: Processes | None = None,
+        processes: Processes | None = None,
         *,
         share: tuple[int, int] = (0, 1),
         threads: int | None = None,
         requests: int = 8,
         debug: bool = False,
     ) -> None:
-        self.processes = ranks or Processes()
+        self.processes = processes or Processes()
         self.device = self.processes.device(device)
-        self._job, self._jobs = share
+        self._share, self._shares = share
         self.threads, self._requests, self._debug = threads, requests, debug
-        #: Whether this process opens the folders, and whether it writes what follows from all blocks.
-        self.is_main = self.processes.rank == 0
-        self.concludes = self.is_main and self._jobs == 1
-        self._mutex = threading.Lock()
-        self._model: Model | None = None  # the one in memory, which is `_thing`
-        self._thing: Any = None
-        self._described: set[tuple[Path, str]] = set()
-        self._notes: dict[Path, tuple[Folder, Json]] = {}
+        self.is_main = self.processes.rank == 0  # this process opens the folders
+        self.concludes = self.is_main and self._shares == 1  # it writes scores and report, from all blocks
+        self._mutex = threading.Lock()  # guards the fields below, which threads of blocks change
+        self._model: Model | None = None  # the model in memory, and the object that its `load` returned
+        self._loaded: Any = None
+        self._described: set[tuple[Path, str]] = set()  # (folder, kind of the model) that are on disk
+        self._notes: dict[Path, tuple[Folder, Json]] = {}  # path of a folder -> it, and this worker's note
         self._tracebacks = _Tracebacks()
-        self._tracebacks.by_sentence = {}
 
     def describe(self) -> Json:
-        """For the manifest's account of the command: never in a result."""
-        name = "debug" if self._debug else "ranks" if self.processes.size > 1 else "threads"
-        return {"executor": name, "processes": self.processes.size}
+        """Facts for the manifest; they decide no row."""
+        name = "ranks" if self.processes.size > 1 else "threads"
+        return {"executor": "debug" if self._debug else name, "processes": self.processes.size}
 
     @contextlib.contextmanager
     def lock(self, folders: Iterable[Folder]) -> Iterator[None]:
-        """Keeps other commands out of folders, but not other shares of this command; a lock ends with its
-        process. Without locks (some file systems, Windows) two equal commands do the same work twice.
-        Raises UserError."""
+        """Keeps other commands out of folders, but not other shares of this command. The system drops a lock
+        when its process ends. Without locks (some file systems, Windows) two equal commands do the same work
+        twice. Raises UserError if another command holds a lock."""
         with contextlib.ExitStack() as stack:
             for path in (atomic.make_folder(folder.path) for folder in folders if self.is_main):
                 try:
@@ -138,7 +144,7 @@ class Executor:
 
                     file = os.open(path, os.O_RDONLY)
                     stack.callback(os.close, file)
-                    kind = fcntl.LOCK_SH if self._jobs > 1 else fcntl.LOCK_EX
+                    kind = fcntl.LOCK_SH if self._shares > 1 else fcntl.LOCK_EX
                     fcntl.flock(file, kind | fcntl.LOCK_NB)
                 except BlockingIOError:
                     raise UserError(
@@ -156,59 +162,61 @@ class Executor:
             torch.distributed.destroy_process_group()
 
     def compute(self, steps: Sequence[Step], plan: Plan | None = None) -> list[int]:
-        """Makes the missing blocks of all steps; returns how many of each were made here. Loads no model if
-        nothing is missing. Raises UserError, EditorError or MetricError; finished blocks stay.
+        """Makes the missing blocks of all steps; returns the number of blocks made here, by step. Loads no
+        model if nothing is missing. Raises UserError, EditorError or MetricError; finished blocks stay.
 
-        plan  Makes the steps again, in a process on another node.
+        plan  Makes the steps again in a process on another node; only `nein.engine.ray` uses it.
         """
         counts = [0] * len(steps)
         tracebacks.addHandler(self._tracebacks)
         try:
             for index, step in enumerate(steps):
                 if step.stage.depends_on_all:
-                    before = [other for other in steps[:index] if needs(step, other)]
+                    before = [other for other in steps[:index] if reads_all_of(step, other)]
                     if self.processes.size > 1:
-                        self._meet(before)
-                    if self._jobs > 1 and not all(map(_is_done, before)):
+                        self._wait_for_ranks(before)
+                    if self._shares > 1 and not all(map(_is_done, before)):
                         continue  # the last command makes it, when all shares have ended
-                counts[index] = self._make_all(step)
-                names = {other.stage.model.name for other in steps[index + 1 :] if other.stage.model}
-                if self._model is not None and self._model.name not in names:
-                    self._release()
+                counts[index] = self._make_blocks(step)
+                needed_later = {other.stage.model.name for other in steps[index + 1 :] if other.stage.model}
+                if self._model is not None and self._model.name not in needed_later:
+                    self._release_model()
         except BaseException:
-            self._stop()
+            self._stop_model()
             raise
         finally:
             self._note_usage()
             for folder, note in self._notes.values():
                 if self._tracebacks.by_sentence:
                     note["tracebacks"] = self._tracebacks.by_sentence
-                with contextlib.suppress(UserError, OSError):  # the cause is told, no full disk
+                with contextlib.suppress(UserError, OSError):  # a full disk must not hide the first error
                     folder.write_note(note)
-            self._model = self._thing = None
+            self._model = self._loaded = None
             self._notes.clear()
             self._described.clear()
             tracebacks.removeHandler(self._tracebacks)
         if self.processes.size > 1:
-            self._meet(steps)
+            self._wait_for_ranks(steps)
         return counts
 
-    def _meet(self, steps: Sequence[Step]) -> None:
+    def _wait_for_ranks(self, steps: Sequence[Step]) -> None:
         """Waits for the other ranks, and until their blocks are seen: a network disk shows files late."""
         self.processes.barrier()
-        late = time.monotonic() + LATE
-        while self._jobs == 1 and not all(map(_is_done, steps)):
-            if time.monotonic() > late:
+        deadline = time.monotonic() + 120  # seconds
+        while self._shares == 1 and not all(map(_is_done, steps)):
+            if time.monotonic() > deadline:
                 raise UserError("Blocks of other processes are still missing here; rerun the command.")
             time.sleep(1)
 
     # --- blocks ----------------------------------------------------------------------------
 
-    def _make_all(self, step: Step) -> int:
+    def _make_blocks(self, step: Step) -> int:
         """Makes the open blocks of this worker's share; returns how many. An exception, Ctrl-C too, is raised
         when the running blocks have ended."""
-        rank, size = self._job * self.processes.size + self.processes.rank, self._jobs * self.processes.size
-        samples = step.stage.blocks.count_selected
+        # --- find the first open block
+        rank = self._share * self.processes.size + self.processes.rank
+        size = self._shares * self.processes.size
+        samples = step.stage.blocks.count_selected  # number of a block -> its samples, for the bar
         total = sum(map(samples, step.stage.blocks.share(rank, size)))
         bar = Bar(f"{step.stage.name} {step.label}".strip(), total, visible=self.is_main)
         tasks = open_tasks(step, rank, size, lambda number: bar.skip(samples(number)))
@@ -216,114 +224,126 @@ class Executor:
             bar.close()
             return 0
         self._notes.setdefault(step.folder.path, (step.folder, {"stages": {}, "usage": {}}))
+
+        # --- choose parallel blocks and threads
         model = step.stage.model
         on_gpu = model is not None and model.place == "device" and self.device != "cpu"
         at_once = self.threads or max(1, machine.count_cores() // self.processes.size)
         if on_gpu or self._debug:
             at_once = 1
-        if model is not None and model.place == "remote":
+        elif model is not None and model.place == "remote":
             at_once = model.requests or self._requests
         set_threads = functools.partial(machine.set_threads, (self.threads if on_gpu else 1) or 0)
         set_threads()  # models are loaded in this thread
+
+        # --- compute
         count, running = 0, set[Future[int]]()
         with (
             bar,
-            ThreadPoolExecutor(AHEAD, "ahead") as readers,
+            ThreadPoolExecutor(READ_AHEAD, "ahead") as readers,
             ThreadPoolExecutor(at_once, "block", set_threads) as pool,
         ):
             try:
-                for task in itertools.chain([first], tasks, [None]):
+                for task in itertools.chain([first], tasks, [None]):  # None: wait for the last blocks
                     if task is not None and self._debug:
-                        bar.update(samples(self._make(task)))
+                        bar.update(samples(self._make_block(task)))
                     elif task is not None:
-                        self._load(step)
+                        self._load_model(step)
                         inputs = readers.submit(step.stage.read, task.number) if on_gpu else None
-                        running.add(pool.submit(self._make, task, inputs))
-                    while len(running) >= (1 if task is None else at_once + AHEAD):
+                        running.add(pool.submit(self._make_block, task, inputs))
+                    while len(running) >= (1 if task is None else at_once + READ_AHEAD):
                         finished, running = wait(running, return_when=FIRST_COMPLETED)
                         for future in finished:
                             bar.update(samples(future.result()))
                     count += task is not None
             except BaseException:
-                self._stop()
+                self._stop_model()
                 for threads in (pool, readers):
                     threads.shutdown(wait=False, cancel_futures=True)
                 raise
         return count
 
-    def _make(self, task: Task, inputs: Future[Any] | None = None) -> int:
-        """Makes a block; returns its number. Its files exist when this returns."""
+    def _make_block(self, task: Task, inputs: Future[Any] | None = None) -> int:
+        """Makes a block; returns its number. Its files exist when this returns. inputs: `Stage.read`, if a
+        thread has begun it."""
         folder, stage = task.step.folder, task.step.stage
-        thing = self._load(task.step)
+        loaded = self._load_model(task.step)
         block = stage.read(task.number) if inputs is None else inputs.result()
         start = time.perf_counter()
-        rows = stage.work(thing, block, task.missing)
+        rows = stage.work(loaded, block, task.missing)
         seconds, peaks = time.perf_counter() - start, machine.peak_memory(self.device)
         with self._mutex:
-            # What a model is stands in the folder before the first rows of it.
-            for kind, facts in (stage.model.describe(thing) if stage.model else {}).items():
+            # The description of a model is in the folder before its first rows.
+            for kind, facts in (stage.model.describe(loaded) if stage.model else {}).items():
                 if (folder.path, kind) not in self._described:
                     folder.note_model(kind, *facts)
                     self._described.add((folder.path, kind))
             note = self._notes[folder.path][1]
-            sums = note["stages"].setdefault(stage.name, {"blocks": 0, "rows": 0, "seconds": 0.0})
-            sums["blocks"] += 1
-            sums["rows"] += max(map(len, rows.values()))
-            sums["seconds"] = round(sums["seconds"] + seconds, 3)
-            sums["peak_memory"] = peaks  # it only grows
+            cost = note["stages"].setdefault(stage.name, {"blocks": 0, "rows": 0, "seconds": 0.0})
+            cost["blocks"] += 1
+            cost["rows"] += max(map(len, rows.values()))
+            cost["seconds"] = round(cost["seconds"] + seconds, 3)
+            cost["peak_memory"] = peaks  # it only grows
         task.put(rows)
         return task.number
 
     # --- models and notes ------------------------------------------------------------------
 
-    def _load(self, step: Step) -> Any:
-        """The model of a step, loaded once. The previous one is dropped first on a GPU with less than half of
-        its memory free."""
+    def _load_model(self, step: Step) -> Any:
+        """Returns the loaded model of a step. On a GPU with less than half of its memory free, the previous
+        model is dropped before the new one is loaded."""
         model = step.stage.model
-        if model is None or (self._model is not None and self._model.name == model.name):
-            return self._thing if model else None
+        if model is None:
+            return None
+        if self._model is not None and self._model.name == model.name:
+            return self._loaded
         if self.device != "cpu" and model.place == "device":
             import torch
 
-            free = total = 1
+            free = total = 1  # bytes; mps does not tell
             if self.device.startswith("cuda"):
                 torch.cuda.empty_cache()
                 free, total = torch.cuda.mem_get_info(self.device)
                 torch.cuda.reset_peak_memory_stats(self.device)
             if self.device == "mps" or free < total / 2:
-                self._release()
+                self._release_model()
         self._note_usage()
-        self._model, self._thing, self._described = model, model.load(), set()
-        return self._thing
+        self._model, self._loaded, self._described = model, model.load(), set()
+        return self._loaded
 
-    def _release(self) -> None:
+    def _release_model(self) -> None:
         self._note_usage()
-        self._model = self._thing = None
-        if self.device == "cpu" and 0 < machine.peak_memory().get("host", 0) < SMALL:
+        self._model = self._loaded = None
+        # Below 4 GiB a garbage collection is not worth the third of a second that it takes.
+        if self.device == "cpu" and 0 < machine.peak_memory().get("host", 0) < 4 * 2**30:
             return
         gc.collect()
         torch = sys.modules.get("torch")  # never the reason to import it
         if torch is not None and torch.cuda.is_available():
             torch.cuda.empty_cache()
 
-    def _stop(self) -> None:
-        getattr(self._thing, "stop", lambda: None)()
+    def _stop_model(self) -> None:
+        if hasattr(self._loaded, "stop"):  # a model behind an address: sends no further request
+            self._loaded.stop()
 
     def _note_usage(self) -> None:
-        """Notes the usage of the current model for every folder that it worked for."""
-        used = self._model.usage(self._thing) if self._model is not None else {}
+        """Adds the usage of the current model to the notes of every folder that it worked for."""
+        used = self._model.usage(self._loaded) if self._model is not None else {}
         for path in {path for path, _ in self._described}:
             self._notes[path][1]["usage"] |= {kind: dict(usage) for kind, usage in used.items()}
 
 
-def needs(step: Step, other: Step) -> bool:
-    """Whether a step reads all that another one writes."""
-    outputs = set(other.stage.outputs) & {*step.stage.depends_on_all}
+# --- questions about steps and folders -----------------------------------------------------
+
+
+def reads_all_of(step: Step, other: Step) -> bool:
+    """Whether a step reads all blocks of another one."""
+    outputs = set(other.stage.outputs) & set(step.stage.depends_on_all)
     return bool(outputs) and other.folder.path == step.folder.path
 
 
-def is_at_work(path: Path) -> bool:
-    """Whether a command on this machine has locked a folder."""
+def is_locked(path: Path) -> bool:
+    """Whether a command on this machine is using a folder (`Executor.lock`)."""
     try:
         import fcntl
 

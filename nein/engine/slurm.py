@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from nein.engine import machine
-from nein.engine.run import SHARE
+from nein.engine.run import SHARE_VARIABLE
 from nein.loading.errors import UserError
 
 SIGNAL = "USR1"
@@ -38,7 +38,7 @@ class Job:
     def __call__(self) -> None:
         line = [sys.executable, "-m", "nein", *self.words]
         env = {**os.environ, machine.COMMAND_VARIABLE: json.dumps(self.typed)}
-        process = subprocess.Popen(line, env={**env, **({SHARE: self.share} if self.share else {})})
+        process = subprocess.Popen(line, env={**env, **({SHARE_VARIABLE: self.share} if self.share else {})})
         try:
             code = process.wait()
         finally:  # also when submitit stops this job to requeue it

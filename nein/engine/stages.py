@@ -1,4 +1,5 @@
-"""Stages over the blocks of folders: what to compute. An executor (`nein.engine.run`) says how and where."""
+"""What a command computes: `Model` says how to load a model, `Stage` how to make the rows of a block,
+`open_tasks` which blocks are missing. An executor (`nein.engine.run`) computes them."""
 
 from __future__ import annotations
 
@@ -16,15 +17,17 @@ from nein.loading.digests import content_digest, json_digest
 
 Rows = Sequence[Any]  # dataclasses, or mappings
 
+# --- models ----------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True)
 class Model:
     """A model to be loaded once, for all stages and folders that give it the same name.
 
-    describe  The loaded model -> kind -> (fingerprint, description), noted in every folder that uses it.
+    describe  Loaded model -> {kind: (fingerprint, description)}, noted in every folder that uses it.
     place     Where it works: "device", "host" (functions of pixels and texts), or "remote" (an endpoint).
-    requests  Of "remote": its parallel blocks; 0: as many as the command says.
-    usage     The loaded model -> kind -> its usage since it was loaded, for the manifest.
+    usage     Loaded model -> {kind: its usage since it was loaded}, for the manifest.
+    requests  If remote: its parallel blocks; 0: as many as the command says.
     """
 
     name: str
@@ -38,19 +41,19 @@ class Model:
     def one(
         cls, name: str, load: Callable[[], Any], place: str = "device", kind: str = "model", requests: int = 0
     ) -> Model:
-        """A single model, with a method `describe()` and maybe a `fingerprint`."""
+        """A model whose `load` returns one object, with a method `describe()` and maybe a `fingerprint`."""
         return cls(
             name,
             load,
-            lambda loaded: {kind: (getattr(loaded, "fingerprint", ""), loaded.describe())},
-            place,
-            lambda loaded: usage_of({kind: loaded}),
-            requests,
+            describe=lambda loaded: {kind: (getattr(loaded, "fingerprint", ""), loaded.describe())},
+            place=place,
+            usage=lambda loaded: read_usage({kind: loaded}),
+            requests=requests,
         )
 
 
-def usage_of(models: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Kind -> usage, of the models that have `usage()` and used something."""
+def read_usage(models: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Kind -> usage, of the loaded models that have `usage()` and used something."""
     usages = {kind: model.usage() for kind, model in models.items() if hasattr(model, "usage")}
     return {kind: usage for kind, usage in usages.items() if usage}
 
@@ -60,28 +63,31 @@ class Shared:
     """`load` with a weak cache: several remedies wrap one model, which lives while one of them holds it."""
 
     load: Callable[[], Any]
-    _living: weakref.WeakValueDictionary[str, Any] = field(default_factory=weakref.WeakValueDictionary)
+    _cache: weakref.WeakValueDictionary[str, Any] = field(default_factory=weakref.WeakValueDictionary)
 
     def __call__(self) -> Any:
-        loaded = self._living.get("model")
+        loaded = self._cache.get("model")
         if loaded is None:
-            loaded = self._living["model"] = self.load()
+            loaded = self._cache["model"] = self.load()
         return loaded
 
 
-class Stage:
-    """One step of the work on a folder: makes rows from a block. Subclasses define `read` and `work`, and
-    override the other methods where they differ.
+# --- stages ----------------------------------------------------------------------------------
 
-    name      Unique in the folder: title of the progress bar and key of its costs.
-    outputs   The files it writes per block: see `Folder.block_path`.
-    blocks    The selected blocks.
-    model     Argument of `work`; loaded when the first block is open. None: no model.
+
+class Stage:
+    """One kind of work on a folder: makes rows from a block of records. Subclasses define `read` and `work`,
+    and override the methods that say whether an existing block still counts.
+
+    name            Unique in the folder: title of the progress bar and key of its costs.
+    outputs         Names of the files it writes per block: see `Folder.block_path`.
+    blocks          The selected blocks.
+    model           Argument of `work`; loaded when the first block is open. None: no model.
     invalidates     Outputs, of any command, that are made from this stage's block of the same number
-                    ("scores": every output below it); removed when a block gets other rows (`put`).
+                    ("scores": every output below it); removed when the block gets other rows.
     depends_on_all  Outputs of earlier stages whose selected blocks must all exist, since all are read.
-    cut       Makes rows of `Blocks.needed` instead of all records of a block.
-    asks      Reference of a model behind an address -> approximate requests per record.
+    cut             Whether a block that a limit cuts is made of `Blocks.needed`, not of all its records.
+    asks            Reference of a model behind an address -> approximate requests per record.
     """
 
     name: str
@@ -103,12 +109,12 @@ class Stage:
         raise NotImplementedError
 
     def is_valid(self, output: str, number: int, rows: list[Any]) -> bool:
-        """Whether an existing block counts. Else (images are gone, failed records deserve a retry) all of it
-        is made again."""
+        """Whether the rows of an existing block count. If not (images are gone, failed records deserve a
+        retry), the whole block is made again."""
         return True
 
     def ids(self, records: range) -> Iterable[Any] | None:
-        """The "id" of every row of these records: a block with others is made again. None: any."""
+        """The "id" of every row of these records; a block with other ids is made again. None: not checked."""
         return None
 
     def files(self, records: range) -> Iterable[Path]:
@@ -117,8 +123,8 @@ class Stage:
         return ()
 
     def state(self, records: range) -> Any:
-        """Other facts that decide the rows of these records, JSON-serializable, None for none: a block is
-        made again when they change, too."""
+        """Other JSON-serializable facts that decide the rows of these records; None: there are none. A block
+        is made again when they change."""
         return None
 
     def records(self, number: int) -> range:
@@ -126,37 +132,42 @@ class Stage:
         return self.blocks.needed(number) if self.cut else self.blocks.members(number)
 
     def source_digest(self, records: range) -> str | None:
-        """12 digits of the contents of `files`, and of `state`."""
-        contents, state = [*map(content_digest, self.files(records))], self.state(records)
+        """12 digits of SHA-256 over the contents of `files` and over `state`; None without both."""
+        contents, state = [content_digest(path) for path in self.files(records)], self.state(records)
         if not contents and state is None:
             return None
         return json_digest({"files": contents, "state": state})[:12]
 
     def head(self, output: str, number: int, records: range, digest: str | None) -> Row:
-        """The first line of a block of these records: its output and number, its `source_digest`, and the
-        number of its records if it is not complete."""
+        """The first line of a block's file: its output and number, its `source_digest`, and the number of its
+        records if a limit cut it."""
         facts: Row = {"output": output, "block": number}
-        facts |= {} if digest is None else {"made_of": digest}
-        return facts if records == self.blocks.members(number) else {**facts, "records": len(records)}
+        if digest is not None:
+            facts["made_of"] = digest
+        if records != self.blocks.members(number):
+            facts["records"] = len(records)
+        return facts
 
 
 @dataclass(frozen=True)
 class Step:
-    """A stage of a folder. label: of the folder, for the progress bar."""
+    """A stage of one folder. label: names the folder in the progress bar."""
 
     folder: Folder
     stage: Stage
     label: str = ""
 
 
-#: Device -> all steps of a command, stages of a folder in their order. Workers on other nodes get it as a
-#: pickle: it holds no model, and changes nothing on disk.
+#: Device -> all steps of a command, the stages of a folder in their order. Workers on other nodes get the
+#: function as a pickle: it holds no model, and changes nothing on disk.
 Plan = Callable[[str], Sequence[Step]]
+
+# --- missing blocks ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Task:
-    """A block to make. missing: its outputs to make; absent: none of them had a file."""
+    """A block to make. missing: the outputs to make; absent: whether none of them had a file."""
 
     step: Step
     number: int
@@ -164,8 +175,8 @@ class Task:
     absent: bool
 
     def put(self, rows: Mapping[str, Rows]) -> None:
-        """Writes the missing outputs. Outputs that depend on the old block are removed first, unless a worker
-        of a killed command has made the same block meanwhile."""
+        """Writes the missing outputs. Outputs that were made from the old block are removed first, unless a
+        worker of a killed command has written the same block meanwhile."""
         folder, stage, number = self.step.folder, self.step.stage, self.number
         records = stage.records(number)
         digest = stage.source_digest(records)
@@ -175,11 +186,11 @@ class Task:
             files[folder.block_path(output, number)] = b"".join(map(atomic.json_line, lines))
         if self.absent and all(path.exists() and path.read_bytes() == data for path, data in files.items()):
             return
-        unit = number * stage.blocks.size // (stage.blocks.unit or stage.blocks.size)
+        unit = number * stage.blocks.size // (stage.blocks.unit or stage.blocks.size)  # the dependent block
         for output in stage.invalidates:
             old = folder.block_path(output, unit)
-            below = (folder.path / output).glob(f"*/{old.parent.name}/{old.name}")
-            for path in (old, *below):
+            in_outputs_below = (folder.path / output).glob(f"*/{old.parent.name}/{old.name}")
+            for path in (old, *in_outputs_below):
                 path.unlink(missing_ok=True)
         for path, data in files.items():
             atomic.write_bytes(path, data)
@@ -188,8 +199,8 @@ class Task:
 def open_tasks(
     step: Step, rank: int = 0, size: int = 1, skip: Callable[[int], Any] = lambda number: None
 ) -> Iterator[Task]:
-    """The selected blocks of share `rank` of `size` with a missing or invalid output, found one at a time.
-    skip: called with every other block."""
+    """Yields the selected blocks of share `rank` of `size` with a missing or invalid output.
+    skip: called with the number of every other block."""
     folder, stage = step.folder, step.stage
     for number in stage.blocks.share(rank, size):
         heads = {name: folder.head(name, number) for name in stage.outputs}
@@ -197,8 +208,8 @@ def open_tasks(
         missing = []
         for output, head in heads.items():
             records = stage.blocks.members(number)
-            if isinstance(cut := head.get("records"), int):
-                records = records[:cut]
+            if isinstance(count := head.get("records"), int):  # a limit cut the block
+                records = records[:count]
             enough = bool(head) and len(records) >= len(stage.records(number))
             if enough and head == stage.head(output, number, records, digest(records)):
                 rows, ids = folder.read(output, number), stage.ids(records)

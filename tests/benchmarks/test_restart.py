@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from nein import cli
-from nein.engine.run import SHARE
+from nein.engine.run import SHARE_VARIABLE
 from tests.build.conftest import OBJECTS, write_set
 from tests.engine.test_slurm import cluster
 from tests.helpers import commands, killing
@@ -153,7 +153,7 @@ def whole(request, tmp_path_factory):
 def run(whole, out, share="0/1", moment=None):
     """Exit code of the command, or of a share of it, in a process of its own that dies at a moment."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(SHARE, share)
+        patch.setenv(SHARE_VARIABLE, share)
         return killing.run(cli.main, line(whole.case, out), moment)
 
 

@@ -226,12 +226,12 @@ def test_so_many_blocks_are_worked_on_at_once_and_so_many_threads_reach_torch(
 
 def test_a_gpu_does_not_wait_for_what_can_be_read_meanwhile(folder, monkeypatch):
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    together, later = threading.Barrier(run.AHEAD), threading.Event()
+    together, later = threading.Barrier(run.READ_AHEAD), threading.Event()
 
     def reading(number):
-        if number < run.AHEAD:
+        if number < run.READ_AHEAD:
             together.wait(20)  # breaks where one is read after the other
-        later.set() if number == run.AHEAD else None
+        later.set() if number == run.READ_AHEAD else None
         return number
 
     def work(model, number, missing):
@@ -266,13 +266,13 @@ def test_a_model_is_loaded_with_its_first_open_block_and_freed_after_its_last(fo
 
 
 def test_the_environment_names_a_share(monkeypatch):
-    assert run.share() == (0, 1)
-    monkeypatch.setenv(run.SHARE, "63/64")
-    assert run.share() == (63, 64)
+    assert run.read_share() == (0, 1)
+    monkeypatch.setenv(run.SHARE_VARIABLE, "63/64")
+    assert run.read_share() == (63, 64)
     for wrong in ("64/64", "1", "a/b", "-1/2"):
-        monkeypatch.setenv(run.SHARE, wrong)
+        monkeypatch.setenv(run.SHARE_VARIABLE, wrong)
         with pytest.raises(UserError, match="must be r/n"):
-            run.share()
+            run.read_share()
 
 
 def test_shares_make_what_they_can_and_the_last_command_what_needs_all_of_it(folder, whole):
@@ -334,7 +334,7 @@ def test_status_says_what_is_at_work_how_fast_and_until_when(tmp_path, monkeypat
     )
     assert "At work: nein eval, since " in said
     assert "at work" not in progress.status(Runs(runs=[tmp_path])).lower()
-    monkeypatch.setattr(run, "EVERY", 0.0)
+    monkeypatch.setattr(run, "LOG_INTERVAL", 0.0)
     squares.compute(tmp_path / "b")
     assert re.search(r"^square: 23 of 23 samples, .* samples/s, 00:00 left$", capsys.readouterr().err, re.M)
 

@@ -23,7 +23,7 @@ from nein.datasets import negvqa as questions
 from nein.datasets.harness import Question
 from nein.datasets.negvqa import VARIANTS, Questions
 from nein.engine.folder import Blocks
-from nein.engine.stages import Model, Shared, Stage, usage_of
+from nein.engine.stages import Model, Shared, Stage, read_usage
 from nein.loading.digests import json_digest
 from nein.loading.errors import UserError
 from nein.loading.references import expand_user, is_served, parse_reference
@@ -180,7 +180,7 @@ class _Maker:
                 functools.partial(load_matcher, config, self.device),
                 lambda client: {"matcher": (fingerprint(client.describe()), client.describe())},
                 references.find_place(config.matching),
-                lambda client: usage_of({"matcher": client}),
+                lambda client: read_usage({"matcher": client}),
             )
             stages.append(Matching(folder=folder, blocks=blocks, model=model))
             digests = references.digest_models({"matcher": config.matching})

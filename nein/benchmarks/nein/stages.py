@@ -36,7 +36,7 @@ from nein.editors import EditRequest, EditResult
 from nein.engine import atomic, images
 from nein.engine.answers import BlockStore, FeatureCache, hash_scope
 from nein.engine.folder import Blocks, sample_seed
-from nein.engine.stages import Model, Stage, usage_of
+from nein.engine.stages import Model, Stage, read_usage
 from nein.loading.digests import Json, pixel_digest
 from nein.loading.errors import UserError
 from nein.loading.references import is_served, load_attribute, parse_reference
@@ -180,7 +180,7 @@ class Scorer:
         return {kind: (model.fingerprint, model.describe()) for kind, model in self.loaded.items()}
 
     def usage(self) -> dict[str, Any]:
-        return usage_of(self.loaded)
+        return read_usage(self.loaded)
 
     def stop(self) -> None:
         """Stops waiting for the answers of endpoints."""
