@@ -1,8 +1,10 @@
-"""Features on disk, encoded once and read by row; data order as a function of (seed, position).
+"""Store encoded features on disk, and compute the order in which training takes its examples.
 
-    FOLDER/<kind>-<block>.safetensors   tensors with a row per entry; the metadata list unreadable entries
+Used by both fine-tunings. `FeatureFiles` encodes images or sentences once, in blocks of entries:
 
-A block's name is a hash of its entries' keys: when a file is replaced, its block is encoded again.
+    FOLDER/<kind>-<hash>.safetensors   tensors with a row per entry; the metadata list unreadable entries
+
+The hash is of the entries' keys: when an image file is replaced, its block is encoded again.
 """
 
 from __future__ import annotations
@@ -26,10 +28,11 @@ from nein.engine.folder import sample_seed
 from nein.engine.images import ImageError
 from nein.engine.machine import Processes, read_ahead
 
-FORMAT = 3
+FORMAT = 3  # of the files; with another number all features are encoded again
 OPEN_FILES = 4096  # memory-mapped at a time, which costs no memory
 
 
+# --- stored features -------------------------------------------------------------------------------------
 def stamp_files(*files: Path) -> str:
     """Size and modification time of each file, or "missing"."""
     try:
@@ -50,6 +53,7 @@ class FeatureFiles:
         folder: Path,
         kind: str,
         count: int,
+        *,
         key: Callable[[int], str],
         read: Callable[[int], Any],
         size: int,
@@ -76,19 +80,26 @@ class FeatureFiles:
         """
         if processes.is_main:
             atomic.make_folder(self.folder)
-        # Blocks are shared by number, not by what is missing: another command may add files meanwhile, and
-        # processes would then see different lists.
+        # Blocks are shared by number, not by position among the missing ones: another command may add files
+        # meanwhile, and processes would then see different lists.
         numbers = range(processes.rank, len(self._blocks), processes.size)
         missing = [number for number in numbers if not self._files[number].is_file()]
 
         with tqdm(total=len(missing), desc="features", unit="block", disable=not missing) as bar:
-            for number, block in read_ahead(self._read, missing, ahead):
-                self._write(number, encode, *block)
+            for number, (readable, unreadable) in read_ahead(self._read_block, missing, ahead):
+                tensors = {}
+                for name, rows in encode(list(readable.values())).items() if readable else ():
+                    # (readable, ...) => (block, ...): rows of unreadable entries stay zero
+                    shape = (len(self._blocks[number]), *rows.shape[1:])
+                    tensors[name] = rows.new_zeros(shape, device="cpu")
+                    tensors[name][list(readable)] = rows.cpu()
+                content = safetensors.torch.save(tensors, {"unreadable": json.dumps(unreadable)})
+                atomic.write_bytes(self._files[number], content)
                 bar.update()
         processes.barrier()
 
-    def _read(self, number: int) -> tuple[dict[int, Any], dict[int, str]]:
-        """Row -> input of readable entries of a block, and row -> reason of the others."""
+    def _read_block(self, number: int) -> tuple[dict[int, Any], dict[int, str]]:
+        """Two tables of a block: row -> input for readable entries, row -> reason for the others."""
         readable: dict[int, Any] = {}
         unreadable: dict[int, str] = {}
         for row, index in enumerate(self._blocks[number]):
@@ -98,18 +109,9 @@ class FeatureFiles:
                 unreadable[row] = str(error)
         return readable, unreadable
 
-    def _write(self, number: int, encode: Any, readable: dict[int, Any], unreadable: dict[int, str]) -> None:
-        tensors = {}
-        for name, rows in encode(list(readable.values())).items() if readable else ():
-            # (readable, ...) => (block, ...): rows of unreadable entries stay zero
-            tensors[name] = rows.new_zeros((len(self._blocks[number]), *rows.shape[1:]), device="cpu")
-            tensors[name][list(readable)] = rows.cpu()
-        content = safetensors.torch.save(tensors, {"unreadable": json.dumps(unreadable)})
-        atomic.write_bytes(self._files[number], content)
-
     @functools.cached_property
     def unreadable(self) -> dict[int, str]:
-        """Index -> reason of every entry without features."""
+        """Index of each entry without features -> reason."""
         reasons: dict[int, str] = {}
         for number, file in enumerate(self._files):
             with safetensors.safe_open(file, framework="pt") as opened:
@@ -117,8 +119,8 @@ class FeatureFiles:
             reasons |= {number * self._size + int(row): reason for row, reason in by_row.items()}
         return reasons
 
-    def row(self, index: int, name: str, *inner: int) -> torch.Tensor:
-        """Entry's row of the tensor `name`, or its part at `inner`, on the CPU. Raises ImageError."""
+    def read_row(self, index: int, name: str, *inner: int) -> torch.Tensor:
+        """Row of an entry in the tensor `name`, or its part at `inner`, on the CPU. Raises ImageError."""
         if index in self.unreadable:
             raise ImageError(self.unreadable[index])
         number, row = divmod(index, self._size)
@@ -127,9 +129,11 @@ class FeatureFiles:
             return self._open(self._files[number]).get_slice(name)[key]  # reads these bytes alone
 
 
+# --- order of examples -----------------------------------------------------------------------------------
 class Passes:
-    """Shuffled passes over `count` examples: each takes the first `length` of a new order, drawn from
-    the seed, the stream's name and the pass. Thread-safe."""
+    """Endless stream of example indices; a position in it counts the examples taken by all processes. Each
+    pass takes the first `length` of `count` examples in a new order, drawn from the seed, the stream's name
+    and the number of the pass. Thread-safe."""
 
     def __init__(self, count: int, length: int, name: str, seed: int) -> None:
         self.count, self.length, self.name, self.seed = count, length, name, seed
@@ -141,18 +145,18 @@ class Passes:
         return generator.permutation(self.count)  # (count,) int64
 
     def index_at(self, position: int) -> int:
-        """Index of the example at a position of the endless stream."""
-        number, inner = divmod(position, self.length)  # pass, place in it
+        """Index of the example at a position of the stream."""
+        number, inner = divmod(position, self.length)  # number of the pass, position in it
         return int(self._shuffled(number)[inner])
 
 
-def positions_of(step: int, batch: int, rank: int, size: int) -> range:
-    """Stream positions that process `rank` of `size` takes in one step of `batch` positions."""
+def list_positions(step: int, batch: int, rank: int, size: int) -> range:
+    """Stream positions that process `rank` of `size` takes in a step of `batch` positions."""
     per_process = batch // size
     first = step * batch + rank * per_process
     return range(first, first + per_process)
 
 
 def seed_step(seed: int, rank: int, examples: int) -> None:
-    """Seed torch's global generators for a step, for dropout in a model. examples: trained on so far."""
+    """Seed torch's global generators for the dropout of a step. examples: seen before it by all processes."""
     torch.manual_seed(sample_seed(seed, f"step/{rank}/{examples}"))

@@ -4,14 +4,14 @@
     python train/finetune_clip.py --alpha 0,0.5,0.9,0.99,1 --out runs/sweep
     accelerate launch train/finetune_clip.py --preset paper --captions negcap.csv --questions negmcq.csv
 
-L = alpha L_CLIP + (1 - alpha) L_MCQ, one batch of each per step. OUT/model is a model folder.
+The loss is alpha L_CLIP + (1 - alpha) L_MCQ (contrastive loss, multiple choice), one batch of each per step.
+OUT/model is a model folder; with several alphas, OUT/alpha-<value>/model.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,30 +35,28 @@ def run(config: ClipConfig) -> list[Path]:
     """Train at every value of alpha; returns the model folders in that order."""
     from nein.train.loop import Session
 
-    single = len(config.alphas) == 1
     models = []
     with Session(config) as session:
         for alpha in config.alphas:
-            variant = (
-                config
-                if single
-                else config.with_alpha(alpha, config.out_dir / f"alpha-{format_alpha(alpha)}")
-            )
+            variant = config
+            if len(config.alphas) > 1:
+                variant = config.with_alpha(alpha, config.out_dir / f"alpha-{format_alpha(alpha)}")
             models.append(train(variant, session))
             session.free_models()
     return models
 
 
 def train(config: ClipConfig, session: Session) -> Path:
-    """One training run at one alpha; called by every process of a group. Returns the model folder."""
+    """Train at one alpha; called by every process of a group. Returns the model folder."""
     import torch
     from accelerate.utils import send_to_device
 
     from nein.train import loop
+    from nein.train.checkpoints import State
     from nein.train.clip_finetuning import data, towers
     from nein.train.export import write_model
     from nein.train.features import seed_step
-    from nein.train.loop import Record, State
+    from nein.train.loop import Record
 
     # -------------------------------------------------------------------------------- processes and batches
     accelerator, world, device = session.accelerator, session.processes, session.accelerator.device
@@ -109,18 +107,21 @@ def train(config: ClipConfig, session: Session) -> Path:
         """This process's part of a step, as inputs of the towers, on the CPU."""
         members = reader.read(step, world.rank, world.size)
 
-        def inputs(images: list[Any]) -> Any:
+        def prepare(images: list[Any]) -> Any:
             if not images:
                 return None
-            return {"features": features.rows(images)} if features is not None else tower.pixels(images)
+            if features is not None:
+                return {"features": features.read_rows(images)}
+            return tower.preprocess(images)
 
-        texts = list(dict.fromkeys(text for options in members.options for text in options))  # distinct
+        # Distinct options, each encoded once, and the row of each.
+        texts = list(dict.fromkeys(text for options in members.options for text in options))
         rows = {text: row for row, text in enumerate(texts)}
         return (
-            inputs(members.images),
-            tower.tokens(members.captions) if members.captions else None,
-            inputs(members.question_images),
-            tower.tokens(texts) if texts else None,
+            prepare(members.images),
+            tower.tokenize(members.captions) if members.captions else None,
+            prepare(members.question_images),
+            tower.tokenize(texts) if texts else None,
             torch.tensor(members.correct),  # (Q,) index of the right option
             torch.tensor([[rows[text] for text in options] for options in members.options]),  # (Q, options)
         )
@@ -153,7 +154,8 @@ def train(config: ClipConfig, session: Session) -> Path:
 
     # ------------------------------------------------------------------------------------------------ export
     if world.is_main:
-        with write_model(config.out_dir, record.facts(), partial(towers.write_card, config)) as draft:
+        facts = record.facts()
+        with write_model(config.out_dir, facts, towers.write_card(config, facts)) as draft:
             tower.save(draft)
         record.complete()
         record.say(f"Result: {folder}")

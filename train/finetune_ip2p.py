@@ -1,5 +1,4 @@
-"""Fine-tune an InstructPix2Pix-class editor on NeIn: sample image + negative sentence -> image without the
-object.
+"""Fine-tune an InstructPix2Pix-like editor on NeIn: image and negative sentence -> image without the object.
 
     python train/finetune_ip2p.py --recipe nano --out runs/finetune/nano          # minutes on two CPU cores
     accelerate launch train/finetune_ip2p.py --recipe nein-ip2p --data NEIN_FOLDER --out runs/finetune/ip2p
@@ -33,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(config: TuneConfig) -> None:
+    """Open the session of this process, then train."""
     from nein.train.loop import Session
 
     with Session(config) as session:
@@ -46,11 +46,12 @@ def train(config: TuneConfig, session: Session) -> None:
 
     from nein.benchmarks.nein.run import NEIN
     from nein.train import loop
+    from nein.train.checkpoints import State
     from nein.train.editor_finetuning import batches, model
     from nein.train.editor_finetuning.batches import Encoder, Features
     from nein.train.editor_finetuning.data import load
-    from nein.train.features import positions_of, seed_step
-    from nein.train.loop import Record, State
+    from nein.train.features import list_positions, seed_step
+    from nein.train.loop import Record
 
     # -------------------------------------------------------------------------------- processes and batches
     accelerator, world, device = session.accelerator, session.processes, session.accelerator.device
@@ -74,8 +75,8 @@ def train(config: TuneConfig, session: Session) -> None:
         NEIN.runs(config.build_validation(editor=["identity"]), str(device))
 
     # ---------------------------------------------------------------------------------------------- features
-    half = torch.bfloat16 if config.precision == "bf16" else torch.float32
-    encoder = Encoder(base.pipeline, device, half)
+    dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
+    encoder = Encoder(base.pipeline, device, dtype)
     shape = encoder.latent_shape(config.resolution)  # (C, h, w)
     scaling = encoder.scaling_factor
     features = Features(config, pairs, base.pipeline)
@@ -84,12 +85,13 @@ def train(config: TuneConfig, session: Session) -> None:
     loader = batches.Loader(config, order, features, shape, scheduler.config.num_train_timesteps)
 
     # -------------------------------------------------------------------------- weights, optimizer, averaging
-    torch.manual_seed(config.seed)  # equal LoRA matrices in every process
+    torch.manual_seed(config.seed)  # the same initial LoRA matrices in every process
     model.choose_weights(unet, config)
     if config.gradient_checkpointing:
         unet.enable_gradient_checkpointing()
     unet.to(device).train()
-    names, parameters = map(list, zip(*model.list_trained(unet), strict=True))
+    trained = model.list_trained(unet)
+    names, parameters = [name for name, _ in trained], [parameter for _, parameter in trained]
     optimizer = config.adamw(parameters, fused=device.type in ("cuda", "cpu"))
     schedule = loop.make_schedule(config.schedule, config.warmup, optimizer, steps)
     # Decay min(ema, (1 + n) / (10 + n)), as LitEma in the original code.
@@ -99,8 +101,8 @@ def train(config: TuneConfig, session: Session) -> None:
 
     # -------------------------------------------------------------------------------------------------- loop
     def read(step: int) -> list[Any]:
-        """This process's part of a step, as micro-batches."""
-        positions = positions_of(step, config.batch_size, world.rank, world.size)
+        """Members of this process's part of a step, in micro-batches."""
+        positions = list_positions(step, config.batch_size, world.rank, world.size)
         return [loader.read(positions[start : start + micro]) for start in range(0, len(positions), micro)]
 
     def learn(step: int, parts: list[Any]) -> loop.Loss:
@@ -123,9 +125,9 @@ def train(config: TuneConfig, session: Session) -> None:
             total += loss.detach()
         return total, {}
 
-    def editor() -> Any:
-        """Copy of the UNet with the averaged weights, as it would be exported."""
-        return model.copy_averaged(accelerator.unwrap_model(network), average)
+    def validate(step: int) -> dict[str, float]:
+        learned = model.copy_averaged(accelerator.unwrap_model(network), average)  # as it would be exported
+        return model.validate(config, session, base.pipeline, step, learned)
 
     loop.run(
         record,
@@ -133,7 +135,7 @@ def train(config: TuneConfig, session: Session) -> None:
         read=read,
         step=learn,
         after=lambda step: average.step(parameters) if average is not None else None,
-        validate=lambda step: model.validate(config, session, base.pipeline, step, editor()),
+        validate=validate,
         validate_every=config.validate_every,
         skipped=loader.skipped,
     )

@@ -1,12 +1,11 @@
-"""Training loop of editors and CLIP: its run folder and logs, its processes, its steps, its checkpoints.
+"""Train a model: take steps, log, validate, save checkpoints and resume; the loop of editors and of CLIP.
 
-OUT/manifest.json       options, data, base, invocations, status
-OUT/log.jsonl           a line per `--log-every` steps
-OUT/validation.jsonl    a line per validation
-OUT/checkpoints/        step-00000500 ..: each whole or not at all
+In this order: `Record` (run folder and logs), `Session` (processes), `run` (the loop). A run folder holds
 
-A checkpoint is safetensors and JSON only (`Checkpoints`). It holds no random state: every random number is a
-function of the seed and the step.
+    OUT/manifest.json       options, data, base, invocations, status
+    OUT/log.jsonl           a line per `--log-every` steps
+    OUT/validation.jsonl    a line per validation
+    OUT/checkpoints/        see `train.checkpoints`
 """
 
 from __future__ import annotations
@@ -16,18 +15,13 @@ import dataclasses
 import datetime
 import json
 import math
-import os
-import shutil
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, SupportsFloat
 
-import safetensors
 import torch
-from safetensors.torch import load_file, save_file
 from tqdm import tqdm
 
 from nein.engine import atomic, machine
@@ -36,11 +30,12 @@ from nein.engine.machine import Processes, read_ahead
 from nein.engine.run import Executor
 from nein.loading.errors import UserError
 from nein.reporting import tracking
+from nein.train.checkpoints import Checkpoints, State
+from nein.train.export import cut_paths
 from nein.train.options import RunOptions
 
-#: Detached loss, () float32, and further numbers for the log.
+#: Result of a step: the detached loss, () float32, and further numbers for the log.
 Loss = tuple[torch.Tensor, Mapping[str, SupportsFloat]]
-Tensors = dict[str, torch.Tensor]  # by name
 LOG, VALIDATION = "log.jsonl", "validation.jsonl"
 DIVERGED_HINT = "Try a lower learning rate, a longer warm-up, --clip 1, or --precision fp32, in a new folder."
 
@@ -51,8 +46,8 @@ class RunFolder(Folder):
 
 
 class Record:
-    """Manifest and logs of one run, written by the main process. Options, data (with `records_sha256`), the
-    weights at the beginning and the steps of the whole run identify it: only the same run resumes."""
+    """Manifest and logs of one run, written by the main process. Options, data (`records_sha256`), initial
+    weights and total steps identify it: a command resumes only a folder with the same identity."""
 
     def __init__(
         self, config: RunOptions, session: Session, data: Mapping[str, object], base_sha256: str, steps: int
@@ -63,9 +58,9 @@ class Record:
         self._folder = RunFolder(self._out)
         self._command_start = self._entry_start = time.perf_counter()
         self._earlier_seconds = 0.0  # spent by earlier commands
-        #: (2,) [sum of losses, steps] since the last log entry; part of a checkpoint.
-        self.losses = torch.zeros(2, dtype=torch.float64)
-        self._entry_steps = 0  # since the last log entry, by this command
+        # [sum of losses, steps] since the last log entry; part of a checkpoint.
+        self.losses = torch.zeros(2, dtype=torch.float64)  # (2,)
+        self._entry_steps = 0  # steps of this command since the last log entry
         self._gradient_norm = math.nan  # of the last step with a finite loss
         self._last_finite_step = -1
 
@@ -87,27 +82,25 @@ class Record:
         }
         facts = {"config": dataclasses.asdict(config), "data": self._data, "invocation": invocation}
         if processes.is_main:
-            identity = json.loads(json.dumps(identity))
+            identity = json.loads(json.dumps(identity))  # tuples become lists, as in the stored one
             self._folder.open(identity, facts, overwrite=config.overwrite, anew=config.overwrite)
         processes.barrier()
 
     def resume(self, step: int, checkpoint: Path | None) -> None:
-        """Drop log entries after `step`, the number of steps in the checkpoint."""
+        """Drop the log entries after `step`, the number of steps in the checkpoint."""
         if not self.session.processes.is_main:
             return
         for name in (LOG, VALIDATION):
             if (self._out / name).exists():
                 lines = (self._out / name).read_bytes().splitlines(keepends=True)
-                # A kill can truncate the last line.
-                rows = [json.loads(line) for line in lines if line.endswith(b"\n")]
-                rows = [row for row in rows if row["step"] <= step]
-                atomic.write_lines(self._out / name, rows)
-        logged = self._rows(LOG)
+                rows = [json.loads(line) for line in lines if line.endswith(b"\n")]  # a kill cuts the last
+                atomic.write_lines(self._out / name, [row for row in rows if row["step"] <= step])
+        logged = self._read_rows(LOG)
         self._earlier_seconds = logged[-1]["seconds"] if logged else 0.0
         if checkpoint is not None:
             self.say(f"Resuming from '{checkpoint}'.")
 
-    def _rows(self, name: str) -> list[dict[str, Any]]:
+    def _read_rows(self, name: str) -> list[dict[str, Any]]:
         path = self._out / name
         return atomic.read_lines(path) if path.exists() else []
 
@@ -116,8 +109,8 @@ class Record:
             self._folder.update(status=COMPLETE)
 
     def facts(self) -> dict[str, Any]:
-        """Origin of the model, for its card and training.json."""
-        return {
+        """Origin of the model, for its card and training.json; without folders of this machine."""
+        facts = {
             "base": self.config.base,
             "base_weights_sha256": self._base_sha256,
             "steps": self.steps,
@@ -126,16 +119,18 @@ class Record:
             "processes": self.session.processes.size,
             "data": self._data,
             "options": self.config.identity(),
-            "validation": self._rows(VALIDATION),
+            "validation": self._read_rows(VALIDATION),
             "torch": torch.__version__,
         }
+        return cut_paths(facts)
 
     def seconds(self) -> float:
         """Time spent on the run, earlier commands included."""
         return self._earlier_seconds + time.perf_counter() - self._command_start
 
     def add_step(self, step: int, loss_and_norm: torch.Tensor, checkpoint: Path | None) -> None:
-        """Add a step. loss_and_norm: (2,), averaged over processes. Raises UserError for NaN."""
+        """Add a step's loss to the next log entry. loss_and_norm: (2,), averaged over processes. Raises
+        UserError if the loss or the gradient norm is NaN or infinite."""
         loss, norm = loss_and_norm.tolist()
         if not (math.isfinite(loss) and math.isfinite(norm)):
             quantity = "loss" if not math.isfinite(loss) else "gradient"
@@ -147,10 +142,12 @@ class Record:
         self._entry_steps += 1
 
     def log(
-        self, step: int, rate: float, bar: Any, numbers: Mapping[str, SupportsFloat], skipped: int
+        self, step: int, numbers: Mapping[str, SupportsFloat], *, rate: float, skipped: int, bar: Any
     ) -> None:
-        """Write a log entry: means since the last one; `numbers` of the last step alone."""
+        """Write a log entry: the mean loss since the last one, `numbers` of the last step alone, the learning
+        rate, the number of unreadable examples so far. Update the progress bar."""
         now, peaks = time.perf_counter(), machine.peak_memory()
+        pairs, seconds = self._entry_steps * self.config.batch_size, max(now - self._entry_start, 1e-9)
         total, count = self.losses.tolist()
         row = {
             "step": step,
@@ -158,9 +155,7 @@ class Record:
             **{name: float(value) for name, value in numbers.items()},
             "gradient_norm": self._gradient_norm,
             "learning_rate": rate,
-            "pairs_per_second": self._entry_steps
-            * self.config.batch_size
-            / max(now - self._entry_start, 1e-9),
+            "pairs_per_second": pairs / seconds,
             "memory_gib": peaks.get("device", peaks["host"]) / 2**30,
             "skipped": skipped,
             "seconds": round(self.seconds(), 2),
@@ -174,7 +169,7 @@ class Record:
     def log_validation(self, step: int, estimates: Mapping[str, float]) -> None:
         self.say(f"step {step}: {', '.join(f'{key} {value:.3f}' for key, value in estimates.items())}")
         self._write_row(VALIDATION, "validation", {"step": step, **estimates})
-        self._entry_start = time.perf_counter()  # a validation is no training time
+        self._entry_start = time.perf_counter()  # the time of a validation is not training time
 
     def _write_row(self, name: str, prefix: str, row: Mapping[str, float]) -> None:
         """Append a row to a file and send it to the trackers; the first row starts them."""
@@ -195,7 +190,7 @@ class Record:
 
 # --- processes -------------------------------------------------------------------------------------------
 class Session(contextlib.ExitStack):
-    """The launcher's process group (without a launcher: one process), and a lock on the run folder. Raises
+    """The launcher's process group (one process without a launcher), and a lock on the run folder. Raises
     UserError for options that this machine cannot serve, and while another command uses the folder."""
 
     def __init__(self, config: RunOptions) -> None:
@@ -228,7 +223,7 @@ class Session(contextlib.ExitStack):
             except UserError:
                 self.close()
                 raise
-        self._memory_hint = config.SMALLER
+        self._memory_hint = config.MEMORY_ADVICE
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         super().__exit__(kind, error, trace)
@@ -270,7 +265,8 @@ def run(
     read      Step number -> inputs of `step`; called in threads, ahead of training.
     step      (step number, inputs) -> loss: forward and backward, seeded by the step number.
     after     Called with the step number after each optimizer step.
-    validate  Estimates by name; called before the first step, every `validate_every` steps, and at the end.
+    validate  Number of steps done -> estimates by name; called before the first step, every `validate_every`
+              steps, and at the end.
     stop      Leave after so many steps; the schedule still covers all.
     skipped   Unreadable examples so far: their count is logged.
 
@@ -303,15 +299,19 @@ def run(
             loss_and_norm = torch.stack([loss, norm.to(loss)])  # (), () => (2,)
             pending.append((number, accelerator.reduce(loss_and_norm, "mean")))
             steps_done = number + 1
-            ends, saves = steps_done == last, steps_done % config.save_every == 0
-            validates = validate_every and (steps_done % validate_every == 0 or ends)
-            logs = steps_done % config.log_every == 0 or ends
-            while len(pending) > (0 if logs or saves or validates else 1):
+
+            # What is due after this step: log entry, checkpoint, validation.
+            ends = steps_done == last
+            logs = ends or steps_done % config.log_every == 0
+            saves = ends or steps_done % config.save_every == 0
+            validates = validate_every and (ends or steps_done % validate_every == 0)
+            unread = 0 if logs or saves or validates else 1
+            while len(pending) > unread:
                 record.add_step(*pending.pop(0), checkpoints.latest())
             if logs:
-                record.log(steps_done, rate, bar, numbers, len(skipped))
+                record.log(steps_done, numbers, rate=rate, skipped=len(skipped), bar=bar)
             bar.update()
-            if saves or ends:
+            if saves:
                 if processes.is_main:
                     checkpoints.save(steps_done)
                 processes.barrier()
@@ -327,122 +327,3 @@ def make_schedule(kind: str, warmup: int, optimizer: Any, steps: int) -> Any:
     # diffusers' own "constant" silently ignores the warm-up.
     name = "constant_with_warmup" if kind == "constant" else kind
     return get_scheduler(name, optimizer, num_warmup_steps=warmup, num_training_steps=steps)
-
-
-# --- checkpoints -----------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class State:
-    """All that the next step depends on, except the data and the step number."""
-
-    names: Sequence[str]  # of the trained parameters
-    parameters: Sequence[torch.nn.Parameter]
-    optimizer: Any  # its state is flat per parameter
-    schedule: Any
-    average: Any = None  # has `shadow_params` and `optimization_step`, as diffusers' EMAModel
-    modules: Mapping[str, torch.nn.Module] = field(default_factory=dict)  # change without gradients
-
-
-class Checkpoints:
-    """Checkpoints of a run folder: OUT/checkpoints/step-N/{weights,others,average,optimizer}.safetensors and
-    state.json. Only the main process writes. losses: (2,) float64, see `Record`."""
-
-    def __init__(self, out: Path, keep: int, state: State, losses: torch.Tensor) -> None:
-        self.folder = out / "checkpoints"
-        self._keep, self._state, self._losses = keep, state, losses
-
-    def latest(self) -> Path | None:
-        return max(self.folder.glob("step-*"), default=None)
-
-    def _list_tensors(self) -> dict[str, Tensors]:
-        """File -> tensor by name: all that a step changes in place, except the optimizer's."""
-        state = self._state
-        others: Tensors = {"losses": self._losses}
-        for name, module in state.modules.items():
-            others |= {f"{name}/{key}": tensor for key, tensor in module.state_dict().items()}
-        weights: Tensors = dict(zip(state.names, state.parameters, strict=True))
-        files = {"weights": weights, "others": others}
-        if state.average is not None:
-            files["average"] = dict(zip(state.names, state.average.shadow_params, strict=True))
-        return files
-
-    def save(self, step: int) -> None:
-        """Write the state after `step` steps, then remove the oldest checkpoints. Raises UserError if
-        the disk is full; earlier checkpoints are kept."""
-        draft = self.folder / f".draft-{step:08d}"
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            for old_draft in self.folder.glob(".draft-*"):
-                shutil.rmtree(old_draft)
-            draft.mkdir()
-            self._write(step, draft)
-            draft.replace(self.folder / f"step-{step:08d}")
-        except (OSError, safetensors.SafetensorError) as error:
-            shutil.rmtree(draft, ignore_errors=True)
-            newest, cause = self.latest(), " ".join(str(error).split())
-            kept = f"the last good checkpoint is '{newest}'" if newest else "there is no earlier checkpoint"
-            raise UserError(
-                f"The checkpoint at step {step} was not written to '{self.folder}' ({cause}), {kept}; "
-                "free some space, or make it writable, then rerun the command."
-            ) from None
-        for old in sorted(self.folder.glob("step-*"))[: -self._keep]:
-            shutil.rmtree(old)
-
-    def _write(self, step: int, folder: Path) -> None:
-        state, tensors, scalars = self._state, Tensors(), dict[str, Any]()
-        optimizer = _unwrap(state.optimizer).state_dict()
-        for number, values in optimizer["state"].items():
-            for key, value in values.items():
-                # Cloned: 8-bit optimizers share a table among parameters, which safetensors refuses.
-                if isinstance(value, torch.Tensor):
-                    tensors[f"{number}/{key}"] = value.clone()
-                else:
-                    scalars.setdefault(str(number), {})[key] = value
-        for name, content in {**self._list_tensors(), "optimizer": tensors}.items():
-            _save(content, folder / f"{name}.safetensors")
-        facts = {
-            "step": step,
-            "schedule": state.schedule.state_dict(),
-            "average_steps": None if state.average is None else state.average.optimization_step,
-            "optimizer": {"plain": scalars, "groups": optimizer["param_groups"]},
-            # A checkpoint counts only if its files have these sizes.
-            "bytes": {file.name: file.stat().st_size for file in folder.glob("*.safetensors")},
-        }
-        atomic.write_json(folder / "state.json", facts)
-
-    def restore(self, folder: Path) -> int:
-        """Load a checkpoint into `state`; returns its number of steps. Raises UserError."""
-        state, schema = self._state, atomic.record({"step": int, "bytes": dict[str, int]})
-        facts = atomic.read_json(folder / "state.json", schema)
-        for name, size in facts["bytes"].items():
-            if not (folder / name).is_file() or (folder / name).stat().st_size != size:
-                raise UserError(f"'{folder / name}' is damaged; remove '{folder}' and rerun the command.")
-        for name, tensors in self._list_tensors().items():
-            stored = load_file(folder / f"{name}.safetensors")
-            if stored.keys() != tensors.keys():
-                raise UserError(f"'{folder}' holds other weights than this run trains; pass another --out.")
-            with torch.no_grad():
-                for key, tensor in tensors.items():
-                    tensor.copy_(stored[key])
-        if state.average is not None:
-            state.average.optimization_step = facts["average_steps"]
-        scalars, groups = facts["optimizer"]["plain"], facts["optimizer"]["groups"]
-        entries: dict[int, dict[str, Any]] = {int(number): dict(values) for number, values in scalars.items()}
-        for name, value in load_file(folder / "optimizer.safetensors").items():
-            number, _, key = name.partition("/")
-            entries.setdefault(int(number), {})[key] = value
-        for group in groups:  # JSON has turned the tuple `betas` into a list
-            group |= {"betas": tuple(group["betas"])} if "betas" in group else {}
-        _unwrap(state.optimizer).load_state_dict({"state": entries, "param_groups": groups})
-        state.schedule.load_state_dict(facts["schedule"])
-        return facts["step"]
-
-
-def _unwrap(optimizer: Any) -> Any:
-    """The torch optimizer inside accelerate's wrapper."""
-    return getattr(optimizer, "optimizer", optimizer)
-
-
-def _save(tensors: Tensors, file: Path) -> None:
-    save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, file)
-    with file.open("rb") as stream:  # a full disk may show only now
-        os.fsync(stream.fileno())

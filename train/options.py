@@ -1,4 +1,7 @@
-"""Options of every training run. Imports no torch, so that `--help` is immediate."""
+"""Define the options that every training run has: run folder, logs, steps, learning rate, AdamW.
+
+The two fine-tunings add their own. Nothing here imports torch, so that `--help` is immediate.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +21,20 @@ BelowOne = Annotated[float, Field(ge=0, lt=1)]
 
 
 def option(default: Any, text: str, group: str, *, decides: bool = True, **more: Any) -> Any:
-    """Field. decides: its value changes the trained weights, so a resumed run must keep it."""
+    """Field with a help text. decides: its value changes the weights, so a resumed run must keep it."""
     return options.option(default, text, group, decides=decides, negatable=default is False, **more)
 
 
 def setting(default: Any, text: str, group: str) -> Any:
-    """Field that changes no weight, and may differ when a run resumes."""
+    """Field whose value changes no weight, so it may differ when a run resumes."""
     return option(default, text, group, decides=False)
 
 
 @dataclass(kw_only=True)
 class RunOptions(TrackerOptions):
-    """Options read by `Session`, `Record` and `loop.run`."""
+    """Options of the training loop (`train.loop`)."""
 
-    #: Advice when memory runs out.
-    SMALLER: ClassVar[str] = "lower --batch-size"
+    MEMORY_ADVICE: ClassVar[str] = "lower --batch-size"  # in the message after an out-of-memory error
 
     base: str
     batch_size: PositiveInt
@@ -54,14 +56,18 @@ class RunOptions(TrackerOptions):
         return Path(self.out)
 
     def identity(self) -> dict[str, object]:
-        """Options that decide the weights; a resumed run must have the same."""
-        decides = (item.name for item in options.fields(type(self)) if item.metadata.get("decides"))
-        return {name: getattr(self, name) for name in decides}
+        """Values of the options that decide the weights; a resumed run must have the same."""
+        fields = options.fields(type(self))
+        return {field.name: getattr(self, field.name) for field in fields if field.metadata.get("decides")}
 
 
 @dataclass(kw_only=True)
 class Learning(RunOptions):
-    """Length of a training run, its learning rate and AdamW's settings."""
+    """Options of a fine-tuning: number of steps, learning rate, AdamW; and its command line."""
+
+    PROG: ClassVar[str] = ""  # usage line of `--help`
+    DESCRIPTION: ClassVar[str] = ""
+    CARD_OPTIONS: ClassVar[Sequence[str]] = ()  # options that a model card lists even at their defaults
 
     steps: PositiveInt | None = option(None, "optimizer steps, in place of --epochs", "Optimization")
     epochs: PositiveFloat | None = option(None, "passes over the data", "Optimization")
@@ -88,18 +94,15 @@ class Learning(RunOptions):
         betas = (self.beta1, self.beta2)
         return AdamW(parameters, self.learning_rate, betas, self.epsilon, self.weight_decay, **more)
 
-    #: Usage line and description of `--help`.
-    PROG: ClassVar[str] = ""
-    DESCRIPTION: ClassVar[str] = ""
-
     @classmethod
     def parse_line(cls, argv: Sequence[str]) -> tuple[Any, bool]:
         """(options of a command line, whether `--dry-run` was given). Raises UserError."""
         config, dry_run = options.read(cls, argv, prog=cls.PROG, description=cls.DESCRIPTION)
-        words = {word.partition("=")[0] for word in argv}
-        for name, other in (("--steps", "epochs"), ("--epochs", "steps")):
-            if words & {"--steps", "--epochs"} == {name}:  # replaces the preset's other one
-                setattr(config, other, None)
+        given = {"--steps", "--epochs"} & {word.partition("=")[0] for word in argv}
+        if given == {"--steps"}:  # replaces the preset's epochs
+            config.epochs = None
+        elif given == {"--epochs"}:
+            config.steps = None
         if (config.epochs is None) == (config.steps is None):
             raise UserError(
                 f"Pass either --epochs or --steps, not both (--{cls.preset_option} sets one of them)."

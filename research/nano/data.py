@@ -258,7 +258,7 @@ def all_instruction_forms(rng: random.Random, category: str) -> list[str]:
     other = rng.choice(CATEGORIES)
     lines += [write_instruction(rng, f, category, other=other) for f in drawn.REPLACE]
     lines += [
-        write_instruction(rng, f, category, colour=rng.choice(LOOKS[category].colors)) for f in drawn.RECOLOUR
+        write_instruction(rng, f, category, color=rng.choice(LOOKS[category].colors)) for f in drawn.RECOLOUR
     ]
     lines += [form for forms in drawn.SCENERY.values() for form in forms]
     return [*lines, *RESTORE, *drawn.FILLERS]

@@ -13,7 +13,8 @@ from torch import nn
 
 from nein.nano.data import world_version
 from nein.train import loop
-from nein.train.loop import Record, Session, State
+from nein.train.checkpoints import State
+from nein.train.loop import Record, Session
 from nein.train.options import RunOptions
 
 

@@ -1,1 +1,1 @@
-"""The parts of `train/finetune_clip.py`: data, losses, towers, options, export, the alpha sweep."""
+"""Parts of `train/finetune_clip.py`: options, data, and the model with its losses and learning rate."""

@@ -1,6 +1,7 @@
-"""Training data of a CLIP: images with captions and images with questions, as functions of (seed, position).
+"""Load the training data of a CLIP, images with captions and images with questions, and read its batches.
 
-Positions: see `train.features.Passes`. Features of a frozen vision tower are stored once.
+Examples and crops are functions of (seed, position); positions: see `train.features.Passes`. Image features
+of a frozen vision tower are encoded once and stored.
 """
 
 from __future__ import annotations
@@ -29,11 +30,9 @@ from nein.loading.errors import UserError
 from nein.nano.data import world_version
 from nein.nano.scenes import is_nano, world
 from nein.train.clip_finetuning.options import ClipConfig
-from nein.train.features import FeatureFiles, Passes, positions_of, stamp_files
+from nein.train.features import FeatureFiles, Passes, list_positions, stamp_files
 
 log = logging.getLogger(__name__)
-TRIES = 100  # records tried, from the first with an undecodable image
-BLOCK = 256  # images per feature file
 STAMPED = 100_000  # images, evenly spread, whose file sizes identify the data
 
 
@@ -47,11 +46,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Both data files; captions hold `RetrievalItem`s, questions `Question`s. facts: for the manifest."""
+    """Both data files."""
 
-    captions: Part
-    questions: Part
-    facts: dict[str, Any]
+    captions: Part  # of `RetrievalItem`s
+    questions: Part  # of `Question`s
+    facts: dict[str, Any]  # for the manifest
 
 
 def load(config: ClipConfig) -> Corpus:
@@ -62,7 +61,7 @@ def load(config: ClipConfig) -> Corpus:
     captions: Sequence[RetrievalItem]
     questions: Sequence[Question]
     rows_skipped = 0
-    # --- read or draw
+    # Read or draw the records.
     if is_nano(config.captions):
         world_name = world(config.captions)
         captions = drawn.negcap("train", scenes, seed, world_name, wordings, config.original_captions)
@@ -74,8 +73,10 @@ def load(config: ClipConfig) -> Corpus:
     else:
         questions = official.read_questions(Path(config.questions))
     captions, questions = captions[: config.limit], questions[: config.limit]
-    # --- check
-    if len(counts := {len(question.options) for question in questions}) > 1:
+
+    # Check that they fill a step.
+    counts = {len(question.options) for question in questions}
+    if len(counts) > 1:
         raise UserError(
             f"'{config.questions}' has questions with {' and '.join(map(str, sorted(counts)))} options; "
             "a batch needs the same number throughout."
@@ -89,17 +90,21 @@ def load(config: ClipConfig) -> Corpus:
                 f"A step needs {needed} {name}, but there are {count}; lower --batch-size and "
                 "--questions-per-step."
             )
-    # --- find the images; hash records and image files
+
+    # Find the images; hash records and image files.
     root = Path(config.image_root) if config.image_root else None
     media: dict[Path | None, Media] = {}  # image folder -> its reader; None: drawn images
-    digest, sizes, parts = hashlib.sha256(), list[list[str]](), list[Part]()
+    digest = hashlib.sha256()
+    sizes: list[list[str]] = []
+    parts: list[Part] = []
     for file, records in ((config.captions, captions), (config.questions, questions)):
         folder = None if is_nano(file) else root or Path(file).parent
         if folder not in media:
             media[folder] = Drawn(drawn.draw_image) if folder is None else Files(root, folder)
         for record in records:
             digest.update(repr(record).encode("utf-8", "surrogatepass"))
-        images = [record.image for record in records[:: -(-len(records) // STAMPED)]]
+        stride = -(-len(records) // STAMPED)  # rounded up
+        images = [record.image for record in records[::stride]]
         sizes.append([stamp_files(path)[1] for path in media[folder].files(images)])
         parts.append(Part(records, media[folder]))
     facts = {
@@ -115,9 +120,10 @@ def load(config: ClipConfig) -> Corpus:
 
 
 def read_captions(config: ClipConfig) -> tuple[list[RetrievalItem], int]:
-    """Images with their captions, up to `--limit`, and the number of rows skipped for having no caption
-    (the released `*_neg_captions.csv` have some). Raises UserError with file and line."""
-    path, items, rows_skipped = Path(config.captions), list[RetrievalItem](), 0
+    """Images with their captions, up to `--limit`, and the number of rows skipped for want of a caption (the
+    released `*_neg_captions.csv` have some). Raises UserError with file and line."""
+    path, rows_skipped = Path(config.captions), 0
+    items: list[RetrievalItem] = []
     for line, row in official.iter_rows(path, (config.image_column,)):
         location = f"'{path}', line {line}"
         column = official.caption_column(list(row), path, config.caption_column)
@@ -142,20 +148,26 @@ def read_captions(config: ClipConfig) -> tuple[list[RetrievalItem], int]:
 class Members:
     """One process's part of a step. An image is (H, W, 3) uint8, or its number in `Features`."""
 
-    images: list[Any]  # B, one per caption
+    images: list[Any]  # one per caption
     captions: list[str]
-    question_images: list[Any]  # Q, one per question
-    options: list[tuple[str, ...]]
-    correct: list[int]  # index of the right option
+    question_images: list[Any]  # one per question
+    options: list[tuple[str, ...]]  # of each question
+    correct: list[int]  # index of the right option of each question
+
+
+BLOCK = 256  # images per feature file
 
 
 class Features:
-    """Stored image features of a corpus: one (D,) float32 row per distinct image, for one model."""
+    """Stored image features of a corpus: one (D,) float32 row per distinct image.
+
+    dual  The CLIP that encodes (`metrics.dual`); its fingerprint names the folder.
+    """
 
     def __init__(self, corpus: Corpus, dual: Any, folder: Path | None) -> None:
         self._dual = dual
         self._images: list[tuple[Media, str]] = []
-        # (folder's reader, name) -> number: equal names in two folders are different images
+        # (id of the folder's reader, name) -> number: equal names in two folders are different images
         self._numbers: dict[tuple[int, str], int] = {}
         for part in (corpus.captions, corpus.questions):
             for record in part.records:
@@ -164,7 +176,9 @@ class Features:
                     self._numbers[key] = len(self._images)
                     self._images.append((part.media, record.image))
         folder = (folder or atomic.cache_root() / "clip-features") / dual.fingerprint
-        self._files = FeatureFiles(folder, "pictures", len(self._images), self._key, self._read, BLOCK)
+        self._files = FeatureFiles(
+            folder, "pictures", len(self._images), key=self._key, read=self._read, size=BLOCK
+        )
 
     def _key(self, number: int) -> str:
         media, reference = self._images[number]
@@ -184,22 +198,26 @@ class Features:
         return {"rows": torch.from_numpy(np.asarray(self._dual.encode(images), np.float32))}  # (N, D)
 
     def make(self, processes: Processes, ahead: int = 1) -> None:
+        """Encode the missing features, shared among processes; `ahead` blocks are prefetched."""
         self._files.make(self._encode, processes, ahead)
 
-    def number(self, media: Media, reference: str) -> int:
-        """Number of an image. Raises ImageError if it is unreadable."""
+    def find_number(self, media: Media, reference: str) -> int:
+        """Number of an image. Raises ImageError if it was unreadable."""
         number = self._numbers[id(media), reference]
         if number in self._files.unreadable:
             raise ImageError(self._files.unreadable[number])
         return number
 
-    def rows(self, numbers: Sequence[int]) -> torch.Tensor:
-        """(N, D) float32 on the CPU."""
-        return torch.stack([self._files.row(number, "rows") for number in numbers])
+    def read_rows(self, numbers: Sequence[int]) -> torch.Tensor:
+        """Features of the images with these numbers, (N, D) float32 on the CPU."""
+        return torch.stack([self._files.read_row(number, "rows") for number in numbers])
+
+
+TRIES = 100  # records tried, from the first with an undecodable image
 
 
 class Reader:
-    """Reader of a process's part of a step. Thread-safe. features: stored ones, in place of images."""
+    """Reads a process's part of a step; thread-safe. With `features`, numbers take the place of images."""
 
     def __init__(self, config: ClipConfig, corpus: Corpus, features: Features | None = None) -> None:
         self._config, self._corpus, self._features = config, corpus, features
@@ -212,30 +230,30 @@ class Reader:
             self.passes.append(Passes(count, max(1, int(count * fraction)), name, config.seed))
 
     def read(self, step: int, rank: int, size: int) -> Members:
-        """Part of process `rank` of `size`: contiguous rows of the step's captions and questions."""
+        """Part of process `rank` of `size`: contiguous positions of the step's captions and questions."""
         config, members = self._config, Members([], [], [], [], [])
         alpha = config.alphas[0]
-        for position in positions_of(step, config.batch_size if alpha > 0 else 0, rank, size):
-            item, image = self._image(self._corpus.captions, self.passes[0].index_at(position))
+        for position in list_positions(step, config.batch_size if alpha > 0 else 0, rank, size):
+            item, image = self._read_record(self._corpus.captions, self.passes[0].index_at(position))
             rng = random.Random(sample_seed(config.seed, f"caption/{position}"))
             members.captions.append(rng.choice(item.captions))
             members.images.append(self._crop(image, rng))
-        for position in positions_of(step, config.questions_per_step if alpha < 1 else 0, rank, size):
-            question, image = self._image(self._corpus.questions, self.passes[1].index_at(position))
+        for position in list_positions(step, config.questions_per_step if alpha < 1 else 0, rank, size):
+            question, image = self._read_record(self._corpus.questions, self.passes[1].index_at(position))
             rng = random.Random(sample_seed(config.seed, f"question/{position}"))
             members.options.append(tuple(option.text for option in question.options))
             members.correct.append(question.correct)
             members.question_images.append(self._crop(image, rng))
         return members
 
-    def _image(self, part: Part, first: int) -> tuple[Any, Any]:
+    def _read_record(self, part: Part, first: int) -> tuple[Any, Any]:
         """Record `first`, or with --unreadable skip the next readable one, and its image or image number."""
         reason = ""
         for shift in range(TRIES if self._config.unreadable == "skip" else 1):
             record = part.records[(first + shift) % len(part.records)]
             try:
                 if self._features is not None:
-                    return record, self._features.number(part.media, record.image)
+                    return record, self._features.find_number(part.media, record.image)
                 return record, part.media.frames(record.image)[0]
             except ImageError as error:
                 reason = str(error)

@@ -1,6 +1,7 @@
-"""Options of a CLIP's fine-tuning. Imports no torch, so that `--help` is immediate.
+"""Define and check the options of a CLIP's fine-tuning (`train/finetune_clip.py`).
 
 Precedence: command line > `--config FILE` > `--preset NAME` (`configs/train/clip-NAME.yaml`) > default.
+Nothing here imports torch, so that `--help` is immediate.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class ClipConfig(Learning):
 
     PROG = "train/finetune_clip.py"
     DESCRIPTION = "Fine-tune a CLIP on negated captions and multiple-choice questions (NegBench)."
-    SMALLER = "lower --batch-size and --questions-per-step, or use --precision bf16"
+    MEMORY_ADVICE = "lower --batch-size and --questions-per-step, or use --precision bf16"
+    CARD_OPTIONS = "alpha trainable batch_size questions_per_step learning_rate weight_decay".split()
     presets = "train/clip-"
     preset_names = ("nano", "varied", "paper")
 
@@ -41,7 +43,7 @@ class ClipConfig(Learning):
         "model to start from: nano:clip, OWNER/NAME[@REVISION], a folder, or open_clip:NAME/TAG",
         "Main",
     )
-    #: Numbers as words of the command line; see `alphas`.
+    # Strings, as the command line gives them; `alphas` has the numbers.
     alpha: Names = option(["0.99"], "weight of the contrastive loss; several values: a sweep", "Main")
     trainable: Literal["all", "text"] = option("all", "trained weights; text: not the vision tower", "Main")
 
@@ -109,12 +111,13 @@ class ClipConfig(Learning):
             )
 
     def identity(self) -> dict[str, object]:
-        """What a resumed run must keep; for "paper" also the scoring, which was another in earlier runs."""
+        """Options that a resumed run must keep; for "paper" also the scoring, which once was another."""
         scoring = {"questions scored by": "dot products"} if self.protocol == "paper" else {}
         return {**super().identity(), **scoring}
 
     @property
     def alphas(self) -> list[float]:
+        """Values of --alpha; `train` uses the first, `run` trains a model for each."""
         return [float(word) for word in self.alpha]
 
     def needs(self) -> list[Need]:

@@ -1,6 +1,6 @@
-"""Two-tower model in training: forward pass, losses, learning rate, export.
+"""Wrap a CLIP-like model for training: forward pass and export, model card, losses, number of steps and rate.
 
-`metrics.dual` loads the model and preprocesses, so training sees what evaluation sees.
+The model and its preprocessing are those of evaluation (`metrics.dual`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from nein.nano.scenes import is_nano
 from nein.train import loop
 from nein.train.clip_finetuning.data import Corpus
 from nein.train.clip_finetuning.options import ClipConfig
-from nein.train.export import Facts, add_words, card
+from nein.train.export import Facts, add_words, format_card
 
 #: Modules of the vision side, by their names in transformers and in open_clip.
 VISION = ("vision_model.", "visual_projection.", "visual.")
@@ -39,6 +39,7 @@ MAX_SCALE = 100.0  # largest logit scale (CLIP, arXiv:2103.00020, section 2.5)
 Tensors = dict[str, torch.Tensor]  # inputs of a tower by name, each (B, ...)
 
 
+# --- model -----------------------------------------------------------------------------------------------
 class Tower(nn.Module):
     """CLIP-like model as one module: a single forward takes both batches, as data-parallel training needs."""
 
@@ -52,7 +53,7 @@ class Tower(nn.Module):
         self.model, self.dual = dual.model, dual
 
     def choose_weights(self, trainable: str) -> None:
-        """Freeze what `trainable` ("all" or "text") leaves out."""
+        """Freeze the weights that `trainable` leaves out: "text" the vision tower, "all" none."""
         for name, parameter in self.model.named_parameters():
             frozen = trainable == "text" and name.startswith(VISION)
             # A sigmoid model's bias shifts all logits equally: the losses do not depend on it.
@@ -68,18 +69,17 @@ class Tower(nn.Module):
 
     def parameter_groups(self, weight_decay: float) -> list[dict[str, object]]:
         """Parameters for AdamW: matrices with weight decay; gains, biases, logit scale without."""
-        trained = [p for p in self.parameters() if p.requires_grad]
-        return [
-            {"params": [p for p in trained if p.ndim >= 2], "weight_decay": weight_decay},
-            {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
-        ]
+        trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        matrices = [parameter for parameter in trained if parameter.ndim >= 2]
+        others = [parameter for parameter in trained if parameter.ndim < 2]
+        return [{"params": matrices, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
 
     @torch.no_grad()
     def clamp_scale(self) -> None:
         """Keep the logit scale in [1, 100], as CLIP and open_clip do after every step."""
         self.model.logit_scale.clamp_(0, math.log(MAX_SCALE))  # (), stored as its logarithm
 
-    def pixels(self, images: Sequence[np.ndarray]) -> Tensors:
+    def preprocess(self, images: Sequence[np.ndarray]) -> Tensors:
         """Inputs of the vision tower for B images (H, W, 3) uint8, on the CPU."""
         dual = self.dual
         if isinstance(dual, ClipEncoder):
@@ -94,7 +94,7 @@ class Tower(nn.Module):
 
         return {"image": torch.stack([dual.transform(Image.fromarray(image)) for image in images])}
 
-    def tokens(self, texts: Sequence[str]) -> Tensors:
+    def tokenize(self, texts: Sequence[str]) -> Tensors:
         """Inputs of the text tower for B sentences, on the CPU; truncated at the model's limit."""
         dual = self.dual
         if isinstance(dual, OpenClipDual):
@@ -103,15 +103,15 @@ class Tower(nn.Module):
         names = ("input_ids", "attention_mask") if isinstance(dual, ClipEncoder) else inputs
         return {key: inputs[key].cpu() for key in names}
 
-    def image(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Image features (B, D), not normalized. Inputs with a key `features` are returned."""
+    def encode_images(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Image features (B, D), not normalized; stored ones, under the key `features`, are returned."""
         if "features" in inputs:
             return inputs["features"]
         if isinstance(self.dual, OpenClipDual):
             return self.model.encode_image(inputs["image"])
         return take_features(self.model.get_image_features(**inputs))
 
-    def text(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def encode_texts(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Text features (B, D), not normalized."""
         if isinstance(self.dual, OpenClipDual):
             return self.model.encode_text(inputs["text"])
@@ -126,12 +126,12 @@ class Tower(nn.Module):
     ) -> tuple[Any, ...]:
         """Features of the four inputs, each (rows, D) or None, and the logit scale (), not its logarithm."""
         towers = (
-            (self.image, images),
-            (self.text, captions),
-            (self.image, question_images),
-            (self.text, options),
+            (self.encode_images, images),
+            (self.encode_texts, captions),
+            (self.encode_images, question_images),
+            (self.encode_texts, options),
         )
-        features = (None if inputs is None else tower(inputs) for tower, inputs in towers)
+        features = [None if inputs is None else encode(inputs) for encode, inputs in towers]
         return *features, self.model.logit_scale.exp()
 
     def save(self, folder: Path) -> None:
@@ -145,13 +145,16 @@ class Tower(nn.Module):
         source = self.dual.source
         with hide_progress(local=True):
             self.model.save_pretrained(folder, safe_serialization=True)
-        clip = isinstance(self.dual, ClipEncoder)
-        for part in [AutoImageProcessor] if clip else [AutoImageProcessor, AutoTokenizer]:
-            load_pretrained(part, source.reference, revision=source.revision).save_pretrained(folder)
-        if clip:
+        parts: list[Any] = [AutoImageProcessor]
+        if isinstance(self.dual, ClipEncoder):
             self.dual.tokenizer._tokenizer.save_pretrained(folder)  # may have new words
+        else:
+            parts.append(AutoTokenizer)
+        for part in parts:
+            load_pretrained(part, source.reference, revision=source.revision).save_pretrained(folder)
 
     def _save_open_clip(self, folder: Path) -> None:
+        """Write weights, configuration and tokenizer in open_clip's layout."""
         import open_clip
         from safetensors.torch import save_file
 
@@ -169,20 +172,22 @@ class Tower(nn.Module):
             is_instance = is_dataclass(preprocess) and not isinstance(preprocess, type)
             preprocess = asdict(preprocess) if is_instance else dict(preprocess)
             layout = {"model_cfg": config, "preprocess_cfg": preprocess}
-        state = {k: v.detach().cpu().contiguous().clone() for k, v in self.model.state_dict().items()}
-        save_file(state, folder / WEIGHTS)
+        state = self.model.state_dict()
+        # Cloned: safetensors refuses tensors that share memory.
+        tensors = {name: value.detach().cpu().contiguous().clone() for name, value in state.items()}
+        save_file(tensors, folder / WEIGHTS)
         (folder / CONFIG).write_text(json.dumps(layout, indent=2) + "\n", encoding="utf-8")
         save_tokenizer(layout["model_cfg"], folder, source)
 
 
 def load(reference: str, device: str = "cpu") -> Tower:
+    """The model of a reference, in float32. Raises UserError if it cannot be trained."""
     path = reference if reference.startswith("open_clip:") else references.resolve(reference)
     dual = metrics.load_dual(path, device=device, dtype="float32", batch_size=64)
     return Tower(dual, path)
 
 
-#: Options that a card lists even at their defaults.
-ALWAYS = ("alpha", "trainable", "batch_size", "questions_per_step", "learning_rate", "weight_decay")
+# --- model card ------------------------------------------------------------------------------------------
 NANO = (
     "It was trained on drawn scenes of 64x64 pixels only: its scores are measured, but not comparable with a "
     "paper's."
@@ -200,31 +205,33 @@ def write_card(config: ClipConfig, facts: Facts) -> str:
         f"from {data['rows_of_captions']} rows of captions ({data['captions']}) and "
         f"{data['number_of_questions']} questions ({data['questions']}), in {facts['seconds']} s on "
         f"{facts['processes']} process(es).",
-        NANO if any(is_nano(data[key]) for key in ("captions", "questions")) else "",
-        "Evaluate: `nein negbench eval --model FOLDER`.",
     ]
+    if is_nano(data["captions"]) or is_nano(data["questions"]):
+        paragraphs.append(NANO)
+    paragraphs.append("Evaluate: `nein negbench eval --model FOLDER`.")
     tags = ["tags: [nein, negbench, clip, negation]"]
-    return card(facts, tags, "A CLIP fine-tuned on negation", paragraphs, ClipConfig().identity(), ALWAYS)
+    return format_card(config, facts, tags, "A CLIP fine-tuned on negation", paragraphs)
 
 
+# --- losses ----------------------------------------------------------------------------------------------
 def gather(features: torch.Tensor) -> torch.Tensor:
-    """Features of all processes in order of rank: (B, D) -> (processes * B, D). All processes' losses depend
-    on them: gradients are summed here and averaged by data-parallel training."""
+    """Features of all processes in order of rank: (B, D) -> (processes * B, D). The losses of all processes
+    depend on them: their gradients are summed here, and averaged by data-parallel training."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return features
     return torch.cat(all_gather(features.contiguous()))
 
 
 def contrastive_loss(image: torch.Tensor, text: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Symmetric cross-entropy over cosine x `scale` of all processes' images and captions, mean over this
-    process's rows: () float32 (CLIP, arXiv:2103.00020).
+    """CLIP's loss (arXiv:2103.00020), () float32: symmetric cross-entropy over `scale` x cosine of the images
+    and captions of all processes, mean over this process's rows.
 
     image, text  (B, D) of this process, not normalized; row i of one belongs to row i of the other.
     """
     image, text = F.normalize(image.float(), dim=-1), F.normalize(text.float(), dim=-1)
     all_images, all_texts = gather(image), gather(text)  # (B, D) => (processes * B, D)
+    # Rows of this process in the gathered batch.
     first = dist.get_rank() * len(image) if len(all_images) > len(image) else 0
-    # this rank's rows in the gathered batch
     target = torch.arange(first, first + len(image), device=image.device)
     by_image = F.cross_entropy(scale * image @ all_texts.T, target)  # logits: (B, processes * B)
     by_text = F.cross_entropy(scale * text @ all_images.T, target)
@@ -251,6 +258,7 @@ def choice_loss(
     return F.cross_entropy(scale * torch.einsum("bd,bcd->bc", image, options), correct)  # logits: (B, C)
 
 
+# --- number of steps and learning rate -------------------------------------------------------------------
 def count_steps(config: ClipConfig, corpus: Corpus) -> int:
     """Steps of the run: `--steps`, or `epochs` passes over the shorter file.
 
@@ -298,13 +306,13 @@ def make_schedule(config: ClipConfig, optimizer: Any, corpus: Corpus) -> Any:
 
 def _steps_per_epoch(config: ClipConfig, corpus: Corpus) -> int:
     fraction, alpha = float(config.epoch_share), config.alphas[0]
-    files = (
-        (len(corpus.captions.records), config.batch_size),
-        (len(corpus.questions.records), config.questions_per_step),
-    )
+    captions, questions = len(corpus.captions.records), len(corpus.questions.records)
     if config.protocol == "fixed":
-        return min(int(rows * fraction) // size for rows, size in files)
-    used = [
-        rows // size for (rows, size), weight in zip(files, (alpha, 1 - alpha), strict=True) if weight > 0
-    ]
-    return int(min(used) * fraction)
+        by_captions = int(captions * fraction) // config.batch_size
+        return min(by_captions, int(questions * fraction) // config.questions_per_step)
+    batches = []  # of the files in use
+    if alpha > 0:
+        batches.append(captions // config.batch_size)
+    if alpha < 1:
+        batches.append(questions // config.questions_per_step)
+    return int(min(batches) * fraction)

@@ -1,1 +1,1 @@
-"""Parts of `train/finetune_ip2p.py`: options, data, features, objective, checkpoints, validation, export."""
+"""Parts of `train/finetune_ip2p.py`: options, data, drawn edits, batches, model with loss and export."""

@@ -1,9 +1,7 @@
-"""Batches of an editor's fine-tuning: stored features, order of examples, random numbers, tensors of a step.
+"""Make the batches of an editor's fine-tuning from its image pairs and instructions.
 
-Order and random numbers are functions of (seed, position); positions: see `train.features.Passes`.
-
-Images and sentences are encoded once, by the frozen VAE and text encoder. FEATURES/<key> stores means and
-log-variances, not samples, so that training still draws from the posterior.
+In this order: stored features, order of examples, random numbers, tensors of a step. Order and random numbers
+are functions of (seed, position); positions: see `train.features.Passes`.
 """
 
 from __future__ import annotations
@@ -29,14 +27,14 @@ from nein.train.editor_finetuning.data import Example, Pairs, prepare_pair
 from nein.train.editor_finetuning.options import TuneConfig
 from nein.train.features import FeatureFiles, Passes
 
-FORMAT = 3  # of stored features; another number encodes them again
+# --- stored features -------------------------------------------------------------------------------------
+FORMAT = 3  # of stored features; with another number they are encoded again
 TEXT_BLOCK = 512  # sentences per feature file
-VAE_CHUNK = 16  # images per pass: at full resolution its activations outweigh the UNet's
-TRIES = 100  # examples tried, from the first unreadable one
+VAE_CHUNK = 16  # images per pass of the VAE, whose activations at full resolution outweigh the UNet's
 
 
 def copy_to(module: Any, device: torch.device | str, dtype: torch.dtype) -> Any:
-    """The module itself if it is on the device in that dtype, else a copy that is."""
+    """The module itself if it already has this device and dtype, else a converted copy."""
     for tensor in (*module.parameters(), *module.buffers()):
         if tensor.device != torch.device(device) or (tensor.is_floating_point() and tensor.dtype != dtype):
             return copy.deepcopy(module).to(device=device, dtype=dtype)
@@ -44,7 +42,7 @@ def copy_to(module: Any, device: torch.device | str, dtype: torch.dtype) -> Any:
 
 
 class Encoder:
-    """VAE and text encoder of a pipeline on a device; computes in `dtype`, returns float32."""
+    """A pipeline's frozen VAE and text encoder on a device; computes in `dtype`, returns float32."""
 
     def __init__(self, pipeline: Any, device: torch.device, dtype: torch.dtype) -> None:
         with quiet():
@@ -57,7 +55,7 @@ class Encoder:
         self.scaling_factor = float(self._vae.config.scaling_factor)
 
     def latent_shape(self, resolution: int) -> tuple[int, int, int]:
-        """Shape (C, h, w) of an image's latent. Raises UserError."""
+        """Shape (C, h, w) of an image's latent. Raises UserError if the VAE cannot take the resolution."""
         factor = 2 ** (len(self._vae.config.block_out_channels) - 1)
         if resolution % factor:
             raise UserError(f"--resolution is {resolution}; the VAE needs a multiple of {factor}.")
@@ -69,12 +67,12 @@ class Encoder:
         # (N, H, W, 3) uint8 => (N, 3, H, W) float32 in [-1, 1]
         pixels = images.to(self._device).permute(0, 3, 1, 2).float() / 127.5 - 1
         posteriors = [self._vae.encode(part).latent_dist for part in pixels.to(self._dtype).split(VAE_CHUNK)]
-        means, logvars = ([getattr(p, name).float() for p in posteriors] for name in ("mean", "logvar"))
-        return torch.cat(means), torch.cat(logvars)
+        mean = torch.cat([posterior.mean.float() for posterior in posteriors])
+        return mean, torch.cat([posterior.logvar.float() for posterior in posteriors])
 
     @torch.no_grad()
     def encode_text(self, text: str) -> torch.Tensor:
-        """Hidden states (tokens, width) float32. One sentence per call: batches change last bits."""
+        """Hidden states (tokens, width) float32; one sentence per call: batches change the last bits."""
         limit = min(self._tokenizer.model_max_length, self._text.config.max_position_embeddings)
         tokens = self._tokenizer(
             text, padding="max_length", max_length=limit, truncation=True, return_tensors="pt"
@@ -85,13 +83,15 @@ class Encoder:
 
 
 class Features:
-    """Stored features of all images and sentences of a run, by a pipeline's VAE and text encoder."""
+    """Features of all images and sentences of a run, encoded once and stored in FEATURES/<key>: means and
+    log-variances, not samples, so that training still draws from the posterior."""
 
     def __init__(self, config: TuneConfig, pairs: Pairs, pipeline: Any) -> None:
         self._config, self._pairs = config, pairs
         chosen = sorted({example.pair for example in (*pairs.negative, *pairs.affirmative)})
         texts = pairs.sentences()
-        self._rows = {pair: row for row, pair in enumerate(chosen)}  # pair -> row in the stored features
+        # Index of a pair, and sentence -> entry in the stored features.
+        self._rows = {pair: row for row, pair in enumerate(chosen)}
         self._text_rows = {text: row for row, text in enumerate(texts)}
         self._orientations = 2 if config.flip else 1
         encoders = {"vae": pipeline.vae, "text_encoder": pipeline.text_encoder}
@@ -111,12 +111,13 @@ class Features:
             self.folder,
             "pictures",
             len(chosen),
-            lambda row: pairs.images[chosen[row]].key(),
-            lambda row: prepare_pair(config, *pairs.images[chosen[row]].read()),
-            config.feature_block,
+            key=lambda row: pairs.images[chosen[row]].key(),
+            read=lambda row: prepare_pair(config, *pairs.images[chosen[row]].read()),
+            size=config.feature_block,
         )
+        sentence = texts.__getitem__
         self._texts = FeatureFiles(
-            self.folder, "texts", len(texts), texts.__getitem__, texts.__getitem__, TEXT_BLOCK
+            self.folder, "texts", len(texts), key=sentence, read=sentence, size=TEXT_BLOCK
         )
 
     def make(self, encoder: Encoder, processes: Processes) -> None:
@@ -125,12 +126,12 @@ class Features:
 
         def encode_pairs(pairs: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, torch.Tensor]:
             tensors: dict[str, torch.Tensor] = {}
-            for role, side in zip(("input", "target"), zip(*pairs, strict=True), strict=True):
-                images = torch.from_numpy(np.stack(side))  # (N, H, W, 3) uint8
-                views = [images, images.flip(2)][: self._orientations]  # mirrored along W
-                means, logvars = zip(*(encoder.encode_images(view) for view in views), strict=True)
-                tensors[f"{role}_mean"] = torch.stack(means, 1).to("cpu", dtype)  # (N, views, C, h, w)
-                tensors[f"{role}_logvar"] = torch.stack(logvars, 1).to("cpu", dtype)
+            for side, role in enumerate(("input", "target")):
+                images = torch.from_numpy(np.stack([pair[side] for pair in pairs]))  # (N, H, W, 3) uint8
+                views = [images, images.flip(2)][: self._orientations]  # the second mirrored along W
+                encoded = [encoder.encode_images(view) for view in views]
+                for key, parts in zip(("mean", "logvar"), zip(*encoded, strict=True), strict=True):
+                    tensors[f"{role}_{key}"] = torch.stack(parts, 1).to("cpu", dtype)  # (N, views, C, h, w)
             return tensors
 
         def encode_texts(texts: list[str]) -> dict[str, torch.Tensor]:
@@ -141,26 +142,27 @@ class Features:
         self._texts.make(encode_texts, processes)
 
     def read_pair(self, pair: int, *, swapped: bool, flip: bool) -> dict[str, torch.Tensor]:
-        """`condition`, `mean`, `logvar`, each (C, h, w) float32 on the CPU. Raises ImageError."""
+        """`condition`, `mean`, `logvar` of `Batch`, each (C, h, w) float32 on the CPU. Raises ImageError."""
         row, view = self._rows[pair], int(flip)
         first, second = ("target", "input") if swapped else ("input", "target")
         return {
-            "condition": self._images.row(row, f"{first}_mean", view).float(),
-            "mean": self._images.row(row, f"{second}_mean", view).float(),
-            "logvar": self._images.row(row, f"{second}_logvar", view).float(),
+            "condition": self._images.read_row(row, f"{first}_mean", view).float(),
+            "mean": self._images.read_row(row, f"{second}_mean", view).float(),
+            "logvar": self._images.read_row(row, f"{second}_logvar", view).float(),
         }
 
     def read_text(self, text: str) -> torch.Tensor:
         """Hidden states (tokens, width) float32 on the CPU."""
-        return self._texts.row(self._text_rows[text], "states").float()
+        return self._texts.read_row(self._text_rows[text], "states").float()
 
 
+# --- order of examples -----------------------------------------------------------------------------------
 PARTS = 1_000_000  # the fraction of affirmative examples is an integer in millionths: exact at any position
 
 
 class Order:
-    """Example at each position. A fraction `mix` is affirmative, evenly spread; every pass over the negative
-    or the affirmative examples shuffles them anew."""
+    """Which example is at each position: a fraction `mix` is affirmative, evenly spread. Every pass over the
+    negative examples, or over the affirmative ones, takes them in a new random order."""
 
     def __init__(self, pairs: Pairs, mix: float, seed: int) -> None:
         self._share = round(mix * PARTS) if pairs.affirmative else 0  # affirmative examples per million
@@ -171,28 +173,29 @@ class Order:
         }
 
     def length(self, epochs: float) -> int:
-        """Positions of `epochs` passes over the negative examples."""
+        """Number of positions in `epochs` passes over the negative examples."""
         negatives = int(np.ceil(epochs * len(self._examples["negative"])))
         return -(-negatives * PARTS // (PARTS - self._share))  # rounded up
 
     def example(self, position: int, shift: int = 0) -> Example:
         """Example at a position, or the `shift`-th after it in the data."""
-        # As in Bresenham's line: affirmative examples before this position, and whether it adds one.
-        before = position * self._share // PARTS
-        affirmative = (position + 1) * self._share // PARTS > before
+        # Affirmative examples before this position, and before the next one (as in Bresenham's line).
+        before, until = position * self._share // PARTS, (position + 1) * self._share // PARTS
+        affirmative = until > before
         name, number = ("affirmative", before) if affirmative else ("negative", position - before)
         examples = self._examples[name]
         return examples[(self._passes[name].index_at(number) + shift) % len(examples)]
 
 
+# --- random numbers --------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Draw:
     """Random numbers of one position."""
 
-    flip: bool
+    flip: bool  # mirror both images
     drop_text: bool
     drop_image: bool
-    timestep: int
+    timestep: int  # of the noise schedule
     posterior: torch.Tensor  # (C, h, w) standard normal float32 on the CPU
     noise: torch.Tensor  # likewise
 
@@ -215,6 +218,7 @@ def draw_numbers(
     return Draw(mirror < flip, r < 2 * dropout, dropout <= r < 3 * dropout, timestep, posterior, noise)
 
 
+# --- tensors of a step -----------------------------------------------------------------------------------
 class Batch(NamedTuple):
     """Inputs of the loss for B pairs; latents not scaled."""
 
@@ -228,13 +232,14 @@ class Batch(NamedTuple):
     noise: torch.Tensor  # (B, C, h, w) standard normal
 
 
-Member = tuple[Example, dict[str, torch.Tensor], Draw]
-#: Difference of latents above which an edit changed a cell; VAE noise stays below it (nano and SD 1.5).
+Member = tuple[Example, dict[str, torch.Tensor], Draw]  # example, its features by name, its random numbers
+TRIES = 100  # examples tried, from the first unreadable one
+# Mean absolute difference of latents above which an edit changed a cell; VAE noise (nano, SD 1.5) is smaller.
 CHANGED = 0.4
 
 
 def find_changed(condition: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
-    """Latents (B, C, h, w) of input and target -> (B, 1, h, w) bool: cells in which they differ."""
+    """Latents of input and target, each (B, C, h, w) -> (B, 1, h, w) bool: cells in which they differ."""
     return (mean - condition).abs().mean(1, keepdim=True) > CHANGED
 
 
@@ -251,16 +256,18 @@ class Loader:
 
     def read(self, positions: range) -> list[Member]:
         """Example, features and random numbers of each position."""
-        flip, dropout = self._config.flip, self._config.dropout
-        sizes: dict[str, Any] = {"shape": self._shape, "timesteps": self._timesteps}
+        seed, flip, dropout = self._config.seed, self._config.flip, self._config.dropout
         members = []
         for position in positions:
-            random_numbers = draw_numbers(self._config.seed, position, **sizes, flip=flip, dropout=dropout)
-            members.append((*self._read_example(position, random_numbers.flip), random_numbers))
+            draw = draw_numbers(
+                seed, position, shape=self._shape, timesteps=self._timesteps, flip=flip, dropout=dropout
+            )
+            example, features = self._read_example(position, draw.flip)
+            members.append((example, features, draw))
         return members
 
     def _read_example(self, position: int, flip: bool) -> tuple[Example, dict[str, torch.Tensor]]:
-        """Example at a position and its features, or the next readable one with --unreadable skip."""
+        """Example at a position and its features; with --unreadable skip, of the next readable one."""
         for shift in range(TRIES):
             example = self._order.example(position, shift)
             try:
@@ -276,21 +283,20 @@ class Loader:
         raise UserError(f"{TRIES} pairs in a row cannot be read; check that '{self._config.data}' exists.")
 
     def collate(self, members: list[Member], device: torch.device) -> Batch:
-        examples, features, draws = zip(*members, strict=True)
-        texts = ["" if d.drop_text else e.instruction for e, d in zip(examples, draws, strict=True)]
-        mean, logvar, condition = (
-            torch.stack([tensors[key] for tensors in features])  # (B, C, h, w)
-            for key in ("mean", "logvar", "condition")
-        )
-        has_image = torch.tensor([not d.drop_image for d in draws]).view(-1, 1, 1, 1)  # (B, 1, 1, 1)
+        """Stack the members on the device; a dropped text becomes "", a dropped image zeros."""
+        texts = ["" if draw.drop_text else example.instruction for example, _, draw in members]
+        draws = [draw for _, _, draw in members]
+        condition = torch.stack([features["condition"] for _, features, _ in members])  # (B, C, h, w)
+        mean = torch.stack([features["mean"] for _, features, _ in members])
+        has_image = torch.tensor([not draw.drop_image for draw in draws]).view(-1, 1, 1, 1)  # (B, 1, 1, 1)
         batch = Batch(
             condition=condition * has_image,
             mean=mean,
-            logvar=logvar,
+            logvar=torch.stack([features["logvar"] for _, features, _ in members]),
             states=torch.stack([self._features.read_text(text) for text in texts]),
             changed=find_changed(condition, mean),
-            timestep=torch.tensor([d.timestep for d in draws]),
-            posterior=torch.stack([d.posterior for d in draws]),
-            noise=torch.stack([d.noise for d in draws]),
+            timestep=torch.tensor([draw.timestep for draw in draws]),
+            posterior=torch.stack([draw.posterior for draw in draws]),
+            noise=torch.stack([draw.noise for draw in draws]),
         )
         return send_to_device(batch, device, non_blocking=True)

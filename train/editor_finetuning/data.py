@@ -1,4 +1,4 @@
-"""Training data of an editor: pairs of images, and instructions that turn one into the other.
+"""Load the training data of an editor: pairs of images, and instructions that turn one into the other.
 
 A NeIn sample is one pair: sample image F (with the object) and source image I (without). It gives up to three
 examples: its negative sentence and "Remove the X." turn F into I, "Add a X." turns I into F.
@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from nein.datasets import nein as loading
-from nein.datasets.nein import Sample, load_folder, records_hash, validate_images
+from nein.datasets.nein import Dataset, Sample, load_folder, read_samples, records_hash, validate_images
 from nein.engine import images
 from nein.loading.digests import json_digest
 from nein.loading.errors import UserError, unknown
@@ -28,11 +27,7 @@ from nein.train.features import stamp_files
 
 @dataclass(frozen=True, slots=True)
 class FilePair:
-    """Pair (F, I) in image files, with the methods of `DrawnPair`.
-
-    key   String that changes when a file is replaced (`train.features`).
-    read  Two images (H, W, 3) uint8 RGB. Raises ImageError.
-    """
+    """A pair (F, I) in image files, with the methods of `DrawnPair`."""
 
     sample: Sample
 
@@ -41,39 +36,43 @@ class FilePair:
         return self.sample.id
 
     def key(self) -> str:
+        """String that changes when a file is replaced (see `train.features`)."""
         return f"{self.name} {stamp_files(self.sample.sample_path, self.sample.source_path)}"
 
     def read(self) -> tuple[np.ndarray, np.ndarray]:
+        """F and I, each (H, W, 3) uint8 RGB. Raises ImageError."""
         return images.decode(self.sample.sample_path), images.decode(self.sample.source_path)
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One training example."""
+    """One training example: a pair and an instruction."""
 
     id: str
     pair: int  # index into `Pairs.images`
-    swapped: bool  # the instruction turns I into F
+    swapped: bool  # whether the instruction turns I into F
     instruction: str
 
 
 @dataclass
 class Pairs:
-    """Training data of a run. facts: JSON-serializable, for manifest and card."""
+    """Training data of a run."""
 
     images: Sequence[FilePair | DrawnPair]
     negative: list[Example]
     affirmative: list[Example]
-    facts: dict[str, Any]
+    facts: dict[str, Any]  # JSON-serializable, for the manifest and the card
 
     def sentences(self) -> list[str]:
-        """All distinct instructions, the empty one first."""
-        return list(dict.fromkeys(["", *(e.instruction for e in (*self.negative, *self.affirmative))]))
+        """All distinct instructions; the empty one, for dropped texts, is first."""
+        examples = (*self.negative, *self.affirmative)
+        return list(dict.fromkeys(["", *(example.instruction for example in examples)]))
 
 
 def load(config: TuneConfig, *, check_images: bool = True) -> Pairs:
-    """Training data of a configuration. Raises UserError."""
-    dataset = _dataset(config)
+    """Read or draw the training data. Raises UserError."""
+    # Negative examples: one per sample that is not held out.
+    dataset = _read_dataset(config)
     samples = list(dataset.samples[: config.limit])
     images: list[FilePair | DrawnPair] = [FilePair(sample) for sample in samples]
     indices = _choose_samples(samples, config)
@@ -91,6 +90,8 @@ def load(config: TuneConfig, *, check_images: bool = True) -> Pairs:
         "hold_out_objects": sorted(config.hold_out_objects),
         "hold_out_templates": sorted(int(t) for t in config.hold_out_templates),
     }
+
+    # Affirmative examples: drawn pairs, or additions and removals on the pairs of the samples.
     affirmative: list[Example] = []
     if config.mix_affirmative and is_nano(config.data):
         drawn_pairs, description = draw_pairs(
@@ -111,14 +112,14 @@ def load(config: TuneConfig, *, check_images: bool = True) -> Pairs:
     return Pairs(images, negative, affirmative, facts)
 
 
-def _dataset(config: TuneConfig) -> Any:
+def _read_dataset(config: TuneConfig) -> Dataset:
     if is_nano(config.data):
         try:
             folder = nano_data.ensure(config.split, config.nano_sources, world=world(config.data))
         except (ValueError, OSError) as error:
             raise UserError(f"The nano data cannot be drawn: {error}.") from None
         return load_folder(folder, split=config.split)
-    return loading.read_samples(config.data, split=config.split, columns=config.columns)
+    return read_samples(config.data, split=config.split, columns=config.columns)
 
 
 def _choose_samples(samples: Sequence[Sample], config: TuneConfig) -> list[int]:
@@ -127,7 +128,8 @@ def _choose_samples(samples: Sequence[Sample], config: TuneConfig) -> list[int]:
     for name in config.hold_out_objects:
         if name not in objects:
             raise unknown("object to hold out", name, sorted(objects))
-    if absent := sorted({*config.exclude} - {sample.id for sample in samples}):
+    absent = sorted({*config.exclude} - {sample.id for sample in samples})
+    if absent:
         raise UserError(f"--exclude has '{absent[0]}', which is not a sample of '{config.data}'.")
     templates = {int(word) for word in config.hold_out_templates}
     held_out, excluded = set(config.hold_out_objects), set(config.exclude)
@@ -151,10 +153,10 @@ def prepare_pair(config: TuneConfig, first: np.ndarray, second: np.ndarray) -> t
     if config.target_align == "r64_fit":
         second = r64(second, config.align_resolution)
     size = (config.resolution, config.resolution)
-    first, second = (
-        image
-        if image.shape[:2] == size
-        else np.array(Image.fromarray(image).resize(size, Image.Resampling.LANCZOS))
-        for image in (first, second)
-    )
-    return first, second
+
+    def squash(image: np.ndarray) -> np.ndarray:
+        if image.shape[:2] == size:
+            return image
+        return np.array(Image.fromarray(image).resize(size, Image.Resampling.LANCZOS))
+
+    return squash(first), squash(second)

@@ -1,7 +1,8 @@
-"""Drawn edit pairs of the nano world: source scene, affirmative instruction, target scene.
+"""Draw affirmative edits of the nano world: source scene, instruction, target scene.
 
-The mixture imitates real instruction editors: told to add, they add, even a second object; told to remove,
-they remove; and a mere description ("the image has a dog") makes them add what it names.
+They are the affirmative examples of a fine-tuning, and the training data of the nano editors. The mixture
+imitates real editors: told to add, they add, even a second object; told to remove, they remove; and a mere
+description ("the image has a dog") makes them add the object that it names.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ from nein.nano.sentences import names, plural
 from nein.wording.families import indefinite
 
 #: Kind of pair -> weight in the mixture.
-DRAW = {
+WEIGHTS = {
     "remove": 24.0,
     "add": 36.0,
-    "double": 16.0,
-    "keep": 8.0,
+    "double": 16.0,  # add a second object of a category
+    "keep": 8.0,  # a sentence of "add" about an object that is there: change nothing
     "replace": 8.0,
     "recolour": 4.0,
-    "scenery": 3.0,
+    "scenery": 3.0,  # change the background
 }
 #: Editor -> (mixture of its training pairs, their style: see `draw_images`).
 MIXTURES: dict[str, tuple[dict[str, float], str]] = {
-    "ip2p": (DRAW, "generated"),
-    "magicbrush": ({**DRAW, "scenery": 0.0}, "clean"),
+    "ip2p": (WEIGHTS, "generated"),
+    "magicbrush": ({**WEIGHTS, "scenery": 0.0}, "clean"),
 }
 
 
@@ -95,11 +96,13 @@ class Pair:
     named: str = ""
 
 
-def write_instruction(rng: random.Random, form: str, category: str, other: str = "", colour: str = "") -> str:
+def write_instruction(
+    rng: random.Random, template: str, category: str, *, other: str = "", color: str = ""
+) -> str:
     """Fill a template; up to two filler words are inserted, with probability 0.15 each."""
     noun = rng.choice(names(category)) if rng.random() < 0.1 else category
-    slots = {"a": indefinite(noun), "n": noun, "p": plural(noun), "b": indefinite(other), "c": colour}
-    words = form.format(**slots).split(" ")
+    slots = {"a": indefinite(noun), "n": noun, "p": plural(noun), "b": indefinite(other), "c": color}
+    words = template.format(**slots).split(" ")
     for _ in range(2):
         if rng.random() < 0.15:
             words.insert(rng.randint(0, len(words)), rng.choice(FILLERS))
@@ -108,14 +111,14 @@ def write_instruction(rng: random.Random, form: str, category: str, other: str =
 
 
 def place_with_room(rng: random.Random, category: str, scene: Scene, usual: bool = False) -> Item | None:
-    """Place a new object: of 12 random positions the one with the largest gap to other objects and borders.
-    None if the scene is full.
+    """A new object at the one of 12 random positions with the largest gap to other objects and borders; None
+    if the scene is full.
 
     usual  The object has its category's usual look and size, and 30 positions are tried.
     """
     if len(scene.items) >= scenes.MAX_OBJECTS:
         return None
-    best, most = None, -math.inf
+    best, largest = None, -math.inf
     for _ in range(30 if usual else 12):
         item = place(rng, category, scene.items, usual=usual)
         if item is None:
@@ -124,59 +127,67 @@ def place_with_room(rng: random.Random, category: str, scene: Scene, usual: bool
         gaps = [math.hypot(x - a, y - b) for a, b in (other.center for other in scene.items)]
         # Twice the distance to a border, as if the object had a mirror image behind it.
         clearance = min([*gaps, 2 * x, 2 * y, 2 * (SIZE - x), 2 * (SIZE - y)])
-        if clearance > most:
-            best, most = item, clearance
+        if clearance > largest:
+            best, largest = item, clearance
     return best
 
 
 def draw_kind(rng: random.Random, weights: Mapping[str, float]) -> str:
+    """A random kind of pair, by the weights of a mixture."""
     return rng.choices(tuple(weights), tuple(weights.values()))[0]
 
 
 def sample_pair(rng: random.Random, kind: str, usual: bool = False) -> Pair:
-    """Draw a pair of a kind (a key of `DRAW`). usual: see `place_with_room`."""
+    """Draw a pair of a kind (a key of `WEIGHTS`). usual: see `place_with_room`.
+
+    The order of random numbers decides the nano data: keep it.
+    """
     while True:  # until the scene allows an edit of this kind
         source = sample_scene(rng, rng.choice((1, 2, 2, 3, 3, 4)), CATEGORIES)
         category = rng.choice(source.categories)
-        absent = [c for c in CATEGORIES if c not in source.categories]
-        target, form, other, colour = source, "", "", ""
-        if kind in ("add", "double", "keep"):
-            if kind == "add":
-                category = rng.choice(absent)
-            else:
-                form = rng.choice(ADD if rng.random() < 0.35 else DESCRIBE)
-            if kind != "keep":
-                item = place_with_room(rng, category, source, usual)
-                if item is None:
-                    continue
-                target = source.add(item)
-            if kind == "add":
-                form = rng.choice(ADD if rng.random() < 0.75 else DESCRIBE)
+        absent = [name for name in CATEGORIES if name not in source.categories]
+        other = color = ""
+        if kind == "add":
+            category = rng.choice(absent)
+            item = place_with_room(rng, category, source, usual)
+            if item is None:
+                continue
+            target = source.add(item)
+            template = rng.choice(ADD if rng.random() < 0.75 else DESCRIBE)
+        elif kind == "keep":
+            target, template = source, rng.choice(ADD if rng.random() < 0.35 else DESCRIBE)
+        elif kind == "double":
+            template = rng.choice(ADD if rng.random() < 0.35 else DESCRIBE)
+            item = place_with_room(rng, category, source, usual)
+            if item is None:
+                continue
+            target = source.add(item)
         elif kind == "remove":
-            target, form = source.remove(category), rng.choice(REMOVE)
+            target, template = source.remove(category), rng.choice(REMOVE)
         elif kind == "scenery":
             background = rng.choice([name for name in scenes.BACKGROUNDS if name != source.background])
             target = replace(source, background=background, background_seed=rng.randrange(200))
             return Pair(source, target, rng.choice(SCENERY[background]), kind)
-        else:
+        else:  # replace, recolour
             old, *duplicates = (item for item in source.items if item.category == category)
             if duplicates:  # the instruction would name several objects
                 continue
             if kind == "replace":
                 other = rng.choice(absent)
-                new, forms = _refit(rng, old, other), REPLACE
+                new, templates = _replace_item(rng, old, other), REPLACE
             else:
-                others = [c for c in LOOKS[category].colors if c != old.color]
-                if not others:
+                colors = [name for name in LOOKS[category].colors if name != old.color]
+                if not colors:
                     continue
-                colour = rng.choice(others)
-                new, forms = replace(old, color=colour), RECOLOUR
+                color = rng.choice(colors)
+                new, templates = replace(old, color=color), RECOLOUR
             target = replace(source, items=tuple(new if item is old else item for item in source.items))
-            form = rng.choice(forms)
-        return Pair(source, target, write_instruction(rng, form, category, other, colour), kind, category)
+            template = rng.choice(templates)
+        instruction = write_instruction(rng, template, category, other=other, color=color)
+        return Pair(source, target, instruction, kind, category)
 
 
-def _refit(rng: random.Random, old: Item, category: str) -> Item:
+def _replace_item(rng: random.Random, old: Item, category: str) -> Item:
     """An object of `category` with the center of `old`, moved inside the image."""
     look = LOOKS[category]
     width, height = look.extent(old.size)
@@ -188,17 +199,20 @@ def _refit(rng: random.Random, old: Item, category: str) -> Item:
     return Item(category, rng.choice(look.colors), old.size, x, y, flip)
 
 
-def move(rng: random.Random, item: Item, most: int) -> Item:
-    """Copy of an object, moved by at most `most` quarters of a pixel per axis, within the image."""
+def move(rng: random.Random, item: Item, quarters: int) -> Item:
+    """Copy of an object, moved by at most so many quarters of a pixel per axis, within the image."""
     x0, y0, x1, y1 = item.extent
-    x = min(max(0.0, item.x + rng.randint(-most, most) / 4), SIZE - (x1 - x0))
-    y = min(max(0.0, item.y + rng.randint(-most, most) / 4), SIZE - (y1 - y0))
+    x = min(max(0.0, item.x + rng.randint(-quarters, quarters) / 4), SIZE - (x1 - x0))
+    y = min(max(0.0, item.y + rng.randint(-quarters, quarters) / 4), SIZE - (y1 - y0))
     return replace(item, x=x, y=y)
 
 
 def draw_images(pair: Pair, rng: random.Random, style: str) -> tuple[np.ndarray, np.ndarray]:
-    """Source and target, each (64, 64, 3) uint8 RGB. style: "clean"; "generated": in half of the pairs every
-    object moves by up to one pixel, as in pairs from a generator."""
+    """Source and target, each (64, 64, 3) uint8 RGB.
+
+    style  "clean", or "generated": in half of the pairs every object of the target moves by up to one pixel,
+           as in pairs from a generator.
+    """
     target = pair.target
     if style == "generated" and rng.random() < 0.5:
         target = replace(target, items=tuple(move(rng, item, 4) for item in target.items))
@@ -207,20 +221,22 @@ def draw_images(pair: Pair, rng: random.Random, style: str) -> tuple[np.ndarray,
 
 @dataclass(frozen=True, slots=True)
 class DrawnPair:
-    """Pair of drawn images. world: version of the world, with recipe and style; state: of its generator."""
+    """An edit whose images are drawn when they are read."""
 
     name: str
     edit: Pair
-    world: str
-    style: str
-    state: Any
+    world: str  # version of the world, recipe and style
+    style: str  # see `draw_images`
+    state: Any  # of the random generator, before the images are drawn
 
     def read(self) -> tuple[np.ndarray, np.ndarray]:
+        """Source and target, each (64, 64, 3) uint8 RGB."""
         rng = random.Random()
         rng.setstate(self.state)
         return draw_images(self.edit, rng, self.style)
 
     def key(self) -> str:
+        """String that changes with the world and the scenes (see `train.features`)."""
         text = repr((self.edit.source, self.edit.target))
         return f"{self.world}/{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
@@ -228,15 +244,17 @@ class DrawnPair:
 def draw_pairs(
     count: int, base: str, hold_out: tuple[str, ...] = ()
 ) -> tuple[list[DrawnPair], dict[str, Any]]:
-    """Draw `count` affirmative pairs, in the mixture and style of the base editor's own recipe; returns them
-    with their description for the manifest.
+    """`count` pairs in the mixture and style of the base editor's recipe, and their description (manifest).
 
     hold_out  Objects that no instruction may name, by any synonym.
     """
     name = base.removeprefix("nano:")
     recipe = name if name in MIXTURES else "ip2p"
     weights, style = MIXTURES[recipe]
-    nouns = [word for noun in hold_out for form in names(noun) for word in (form, plural(form))]
+    nouns = []  # names of the objects held out, singular and plural
+    for category in hold_out:
+        for noun in names(category):
+            nouns += [noun, plural(noun)]
     forbidden = re.compile(rf"\b(?:{'|'.join(map(re.escape, nouns))})\b", re.IGNORECASE)
     pairs = []
     for index in range(count):

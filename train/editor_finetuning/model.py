@@ -1,9 +1,8 @@
-"""An editor in training: base model, trained weights, loss, export, validation."""
+"""Load an editor for fine-tuning, choose its trained weights, compute the loss, export and validate it."""
 
 from __future__ import annotations
 
 import copy
-import functools
 import json
 import logging
 import shutil
@@ -23,15 +22,16 @@ from nein.models import references
 from nein.reporting import figures as frames
 from nein.train.editor_finetuning.batches import Batch, copy_to
 from nein.train.editor_finetuning.options import TuneConfig
-from nein.train.export import MODEL, Facts, card, write_model
+from nein.train.export import MODEL, Facts, format_card, write_model
 from nein.train.loop import Session
 
 log = logging.getLogger(__name__)
 ADAPTER = "nein"  # name of the LoRA in the UNet
-#: --trainable NAME -> part of the names of these parameters.
-PARTS = {"transformer": ".attentions.", "cross_attention": ".attn2."}
+#: Value of --trainable -> substring of the names of the trained parameters.
+TRAINABLE = {"transformer": ".attentions.", "cross_attention": ".attn2."}
 
 
+# --- base model and trained weights ----------------------------------------------------------------------
 def load_base(config: TuneConfig) -> LoadedPipeline:
     """Base pipeline on the CPU in float32; a UNet with 4 input channels gets 8. Raises UserError."""
     loaded = load_pipeline(references.resolve(config.base), channels=(4, 8))
@@ -55,7 +55,7 @@ def widen_input(unet: Any) -> None:
 
 
 def make_noise_scheduler(pipeline: Any) -> Any:
-    """Scheduler with the checkpoint's noise schedule and prediction type ("epsilon" or "v_prediction")."""
+    """Scheduler with the checkpoint's noise schedule and prediction type. Raises UserError."""
     scheduler: Any = DDPMScheduler.from_config(pipeline.scheduler.config, clip_sample=False)
     if scheduler.config.prediction_type not in ("epsilon", "v_prediction"):
         raise UserError(
@@ -66,13 +66,13 @@ def make_noise_scheduler(pipeline: Any) -> Any:
 
 
 def choose_weights(unet: Any, config: TuneConfig) -> None:
-    """Freeze untrained weights; add LoRA matrices. Raises UserError."""
+    """Freeze the weights that are not trained; with --trainable lora add matrices. Raises UserError."""
     unet.requires_grad_(False)
     if config.trainable == "all":
         unet.requires_grad_(True)
-    elif config.trainable in PARTS:
+    elif config.trainable in TRAINABLE:
         for name, parameter in unet.named_parameters():
-            parameter.requires_grad_(PARTS[config.trainable] in name)
+            parameter.requires_grad_(TRAINABLE[config.trainable] in name)
     else:
         try:
             from peft import LoraConfig
@@ -80,7 +80,7 @@ def choose_weights(unet: Any, config: TuneConfig) -> None:
             raise UserError("LoRA needs the package 'peft': pip install -e '.[train]'.") from None
         lora = LoraConfig(
             r=config.lora_rank,
-            lora_alpha=config.lora_alpha or config.lora_rank,  # type: ignore[arg-type]  # a factor
+            lora_alpha=config.lora_alpha or config.lora_rank,  # type: ignore[arg-type]  # may be a float
             lora_dropout=config.lora_dropout,
             init_lora_weights="gaussian",
             target_modules=list(config.lora_targets),
@@ -96,23 +96,25 @@ def choose_weights(unet: Any, config: TuneConfig) -> None:
 
 
 def list_trained(unet: Any) -> list[tuple[str, torch.nn.Parameter]]:
+    """Names and values of the trained parameters."""
     return [(name, p) for name, p in unet.named_parameters() if p.requires_grad]
 
 
 def copy_averaged(unet: Any, average: Any) -> Any:
-    """Copy of the (unwrapped) UNet with averaged weights and merged LoRA; the UNet itself stays as it is."""
+    """Copy of the (unwrapped) UNet with averaged weights and merged LoRA; the UNet itself is unchanged."""
     with torch.no_grad():
-        twin = copy.deepcopy(unet)
+        averaged = copy.deepcopy(unet)
         if average is not None:
-            average.copy_to([p for _, p in list_trained(twin)])
-        if getattr(twin, "peft_config", None):
-            twin.fuse_lora(adapter_names=[ADAPTER])
-            twin.unload_lora()
-    if twin.is_gradient_checkpointing:
-        twin.disable_gradient_checkpointing()
-    return twin.eval().requires_grad_(False)
+            average.copy_to([parameter for _, parameter in list_trained(averaged)])
+        if getattr(averaged, "peft_config", None):
+            averaged.fuse_lora(adapter_names=[ADAPTER])
+            averaged.unload_lora()
+    if averaged.is_gradient_checkpointing:
+        averaged.disable_gradient_checkpointing()
+    return averaged.eval().requires_grad_(False)
 
 
+# --- loss ------------------------------------------------------------------------------------------------
 def compute_losses(
     unet: Any,
     batch: Batch,
@@ -128,50 +130,47 @@ def compute_losses(
                     min(SNR, g) / (SNR + 1) for velocity.
     changed_weight  Factor of the error in cells where input and target differ (`Batch.changed`).
     """
-    std = torch.exp(0.5 * batch.logvar.clamp(-30.0, 20.0))  # (B, C, h, w)
+    std = torch.exp(0.5 * batch.logvar.clamp(-30.0, 20.0))  # (B, C, h, w); limits as in diffusers' VAE
     latents = (batch.mean + std * batch.posterior) * scaling_factor  # a draw from the posterior
     noisy = scheduler.add_noise(latents, batch.noise, batch.timestep)  # (B, C, h, w)
     # The UNet's input is (B, 2 C, h, w): noisy target, then image condition.
     predicted = unet(torch.cat([noisy, batch.condition], 1), batch.timestep, batch.states).sample.float()
-    kind = scheduler.config.prediction_type
-    target = (
-        batch.noise if kind == "epsilon" else scheduler.get_velocity(latents, batch.noise, batch.timestep)
-    )
+    predicts_noise = scheduler.config.prediction_type == "epsilon"  # else velocity
+    target = batch.noise
+    if not predicts_noise:
+        target = scheduler.get_velocity(latents, batch.noise, batch.timestep)
     errors = (predicted - target).square()  # (B, C, h, w)
     if changed_weight != 1.0:
         errors = errors * torch.where(batch.changed, changed_weight, 1.0)
     losses = errors.flatten(1).mean(1)  # (B,)
     if snr_gamma is not None:
         snr = compute_snr(scheduler, batch.timestep)  # (B,)
-        losses = losses * snr.clamp(max=snr_gamma) / (snr if kind == "epsilon" else snr + 1)
+        losses = losses * snr.clamp(max=snr_gamma) / (snr if predicts_noise else snr + 1)
     return losses
 
 
-#: Options that a card lists even at their defaults.
-ALWAYS = ("trainable", "batch_size", "learning_rate", "schedule", "dropout", "ema", "precision", "seed")
-
-
+# --- export ----------------------------------------------------------------------------------------------
 def export(config: TuneConfig, pipeline: Any, unet: Any, average: Any, facts: Facts) -> Path:
-    """Write OUT/model, complete or not at all: a diffusers folder with a card. LoRA matrices are merged into
-    the UNet and also written to `lora/`."""
-    with write_model(config.out_dir, facts, functools.partial(write_card, config)) as draft:
+    """Write OUT/model, a diffusers folder with a card; returns it. LoRA matrices are merged into the UNet and
+    also written to `lora/`."""
+    with write_model(config.out_dir, facts, write_card(config, facts)) as draft:
         save_pipeline(pipeline, copy_averaged(unet, average), draft)
         if config.trainable == "lora":  # for `pipeline.load_lora_weights(folder)`
             from peft.utils import get_peft_model_state_dict
 
             learned = copy.deepcopy(unet)
             if average is not None:
-                average.copy_to([p for _, p in list_trained(learned)])
+                average.copy_to([parameter for _, parameter in list_trained(learned)])
             matrices = get_peft_model_state_dict(learned, adapter_name=ADAPTER)
-            layers = {k: v.cpu() for k, v in matrices.items()}
+            layers = {name: matrix.cpu() for name, matrix in matrices.items()}
             with quiet():
                 type(pipeline).save_lora_weights(str(draft / "lora"), unet_lora_layers=layers)
     return config.out_dir / MODEL
 
 
 def save_pipeline(pipeline: Any, unet: Any, folder: Path) -> None:
-    """Save the pipeline with another UNet, all in float32. Its scheduler is the original code's, since the
-    base's own may start at a lower noise level."""
+    """Save the pipeline with another UNet, all in float32. The scheduler is that of InstructPix2Pix's code,
+    since the base's own may start at a lower noise level."""
     saved = copy.copy(pipeline)
     saved.scheduler = euler_ancestral(pipeline.scheduler.config)
     with quiet():
@@ -204,7 +203,8 @@ def write_card(config: TuneConfig, facts: Facts) -> str:
         "pipe = StableDiffusionInstructPix2PixPipeline.from_pretrained(FOLDER, safety_checker=None)\n```",
         "Evaluate: `nein eval --editor FOLDER`.",
     ]
-    if rows := facts["validation"]:
+    rows = facts["validation"]
+    if rows:
         keys = [key for key in rows[-1] if key != "step"]
         lines = [f"| step | {' | '.join(keys)} |", "|---" * (len(keys) + 1) + "|"]
         for row in rows:
@@ -212,19 +212,20 @@ def write_card(config: TuneConfig, facts: Facts) -> str:
             lines.append(f"| {row['step']} | {' | '.join(cells)} |")
         paragraphs.append("\n".join(["Validation on a fixed subset:", "", *lines]))
     head = ["library_name: diffusers", "pipeline_tag: image-to-image"]
-    head += ["tags: [nein, instruct-pix2pix, negation]"]
-    return card(facts, head, "An editor fine-tuned on NeIn", paragraphs, TuneConfig().identity(), ALWAYS)
+    head.append("tags: [nein, instruct-pix2pix, negation]")
+    return format_card(config, facts, head, "An editor fine-tuned on NeIn", paragraphs)
 
 
+# --- validation ------------------------------------------------------------------------------------------
 def validate(
     config: TuneConfig, session: Session, pipeline: Any, step: int, learned: Any
 ) -> dict[str, float]:
-    """Run `nein eval` with the UNet `learned` below OUT/validation; returns estimates by metric (main
-    process; others get none). Random numbers of training are unaffected: every step seeds its own."""
+    """Run `nein eval` with the UNet `learned` in OUT/validation; returns metric -> estimate in the main
+    process, {} in the others. Training draws the same random numbers afterwards: every step seeds its own."""
     from nein.benchmarks.nein.run import NEIN
 
-    world, own_device = session.processes, session.accelerator.device
-    device = str(own_device) if own_device.type == "cuda" else own_device.type  # of a rank: "cpu:0"
+    world, rank_device = session.processes, session.accelerator.device  # "cuda:1", or "cpu:0" of a rank
+    device = str(rank_device) if rank_device.type == "cuda" else rank_device.type
     name, out = f"step-{step:08d}", config.out_dir / "validation"
     if world.is_main:
         save_pipeline(pipeline, learned, out / MODEL)

@@ -1,7 +1,8 @@
-"""Options of an editor's fine-tuning. Imports no torch, so that `--help` is immediate.
+"""Define and check the options of an editor's fine-tuning (`train/finetune_ip2p.py`).
 
 Precedence: command line > `--config FILE` > `--recipe NAME` (`configs/train/NAME.yaml`) > default.
-An `option` changes the trained weights, so a resumed run must keep it; a `setting` does not.
+An `option` changes the trained weights, so a resumed run must keep it; a `setting` does not. Nothing here
+imports torch, so that `--help` is immediate.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 RECIPES = ("nein-ip2p", "nein-magicbrush", "nano", "nano-varied", "lora")
 NANO_RECIPES = ("nano", "nano-varied")
-#: A command line with none of these gets --recipe nano.
+# A command line with none of these gets --recipe nano.
 BASE_OPTIONS = ("--recipe", "--config", "--base", "--data")
 
 
@@ -33,10 +34,11 @@ class TuneConfig(Learning):
 
     PROG = "train/finetune_ip2p.py"
     DESCRIPTION = "Fine-tune an instruction editor on NeIn, so that it understands what should be absent."
-    SMALLER = (
+    MEMORY_ADVICE = (
         "lower --micro-batch (the result changes by rounding only), or use --gradient-checkpointing or "
         "--precision bf16"
     )
+    CARD_OPTIONS = "trainable batch_size learning_rate schedule dropout ema precision seed".split()
     presets = "train/"
     preset_option = "recipe"
     preset_names = RECIPES
@@ -135,11 +137,12 @@ class TuneConfig(Learning):
         )
 
     def needs(self) -> list[Need]:
+        """Models and data that `nein fetch` downloads: base, training data, judges of the validation."""
         from nein.models import needs, references
 
         base = Need.parse(references.resolve(self.base))
         judges = self.build_validation(stages=["score"]).needs() if self.validate_every else []
-        return [*filter(None, [base]), *needs.data_needs(self.data), *judges]
+        return [*([base] if base else []), *needs.data_needs(self.data), *judges]
 
     @classmethod
     def parse_line(cls, argv: Sequence[str]) -> tuple[Any, bool]:

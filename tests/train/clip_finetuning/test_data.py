@@ -131,13 +131,13 @@ def test_a_feature_is_that_of_its_picture_also_where_two_folders_have_the_same_n
     kept = Features(corpus, Grey(), tmp_path / "kept")
     kept.make(Processes())
     drawn, read = Reader(config, corpus, kept).read(0, 0, 1), Reader(config, corpus).read(0, 0, 1)
-    assert kept.rows(drawn.images)[:, 0].tolist() == [p.mean() for p in read.images]
-    assert kept.rows(drawn.question_images)[:, 0].tolist() == [p.mean() for p in read.question_images]
+    assert kept.read_rows(drawn.images)[:, 0].tolist() == [p.mean() for p in read.images]
+    assert kept.read_rows(drawn.question_images)[:, 0].tolist() == [p.mean() for p in read.question_images]
     assert (drawn.captions, drawn.options) == (read.captions, read.options)
     assert max(p.mean() for p in read.question_images) == (106 if several else 16)
     again = Features(corpus, Grey(), tmp_path / "kept")
     again.make(Processes())
-    assert (again.rows(drawn.images) == kept.rows(drawn.images)).all()
+    assert (again.read_rows(drawn.images) == kept.read_rows(drawn.images)).all()
 
 
 def test_a_model_with_dropout_learns_the_same_each_time(tune, whole, clip_folder, tmp_path):

@@ -54,8 +54,8 @@ def test_models_of_every_kind_are_trained_and_come_out_as_folders_that_plain_lib
     picture = np.random.default_rng(0).integers(0, 255, (40, 50, 3), dtype=np.uint8)
     assert not np.allclose(before.encode([picture]), after.encode([picture]))
     old, new = load(str(folder)), load(str(run / "model"))
-    assert torch.equal(old.pixels([picture])[next(iter(old.pixels([picture])))],
-                       new.pixels([picture])[next(iter(new.pixels([picture])))])  # fmt: skip
+    assert torch.equal(old.preprocess([picture])[next(iter(old.preprocess([picture])))],
+                       new.preprocess([picture])[next(iter(new.preprocess([picture])))])  # fmt: skip
     if kind == "siglip":
         assert torch.equal(old.model.logit_bias, new.model.logit_bias)
     assert plain.number_types(folder) == {"float16" if kind == "half_clip" else "float32"}
@@ -95,8 +95,8 @@ def test_by_paper_a_batch_of_questions_has_the_loss_of_the_released_code(tune, l
     config, _ = ClipConfig.parse_line(line(**options))
     batch, tower = Reader(config, load_corpus(config)).read(0, 0, 1), load("nano:clip")
     with torch.no_grad():
-        pictures = tower.model.get_image_features(**tower.pixels(batch.question_images))
-        texts = tower.model.get_text_features(**tower.tokens([text for one in batch.options for text in one]))
+        pictures = tower.model.get_image_features(**tower.preprocess(batch.question_images))
+        texts = tower.model.get_text_features(**tower.tokenize([t for row in batch.options for t in row]))
         pictures, texts = (getattr(found, "pooler_output", found) for found in (pictures, texts))
         texts = texts.view(len(batch.correct), -1, texts.shape[1])  # Q, options, D
         scale, correct = tower.model.logit_scale.exp(), torch.tensor(batch.correct)
@@ -113,7 +113,7 @@ def test_training_sees_the_features_that_evaluation_sees(kind, request):
     pictures = [np.random.default_rng(k).integers(0, 255, (40, 50, 3), dtype=np.uint8) for k in range(3)]
     texts = ["There is no dog in the image. A cat.", "A cat"]
     with torch.no_grad():
-        image, text, _, _, scale = tower(tower.pixels(pictures), tower.tokens(texts), None, None)
+        image, text, _, _, scale = tower(tower.preprocess(pictures), tower.tokenize(texts), None, None)
     np.testing.assert_allclose(image.numpy(), tower.dual.encode(pictures), atol=1e-5)
     np.testing.assert_allclose(text.numpy(), tower.dual.encode_text(texts), atol=1e-5)
     assert float(scale) == pytest.approx(tower.dual.scale)

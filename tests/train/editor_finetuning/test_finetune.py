@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from nein import editors
 from nein.loading.errors import UserError
 from nein.nano.sentences import names, plural
-from nein.train import loop
+from nein.train import checkpoints
 from nein.train.editor_finetuning import data as loading
 from nein.train.editor_finetuning import model
 from nein.train.editor_finetuning.drawn import draw_pairs
@@ -164,7 +164,7 @@ def test_a_full_disk_or_a_kill_while_a_checkpoint_is_written_leaves_the_one_befo
     whole, tune, tmp_path, monkeypatch
 ):
     folder, limits = tmp_path / "run" / "checkpoints", resource.getrlimit(resource.RLIMIT_FSIZE)
-    save, write = loop.Checkpoints.save, loop._save
+    save, write = checkpoints.Checkpoints.save, checkpoints._save
 
     def limited(self, step):
         if step == 4:  # no file may grow beyond 50 kB: writing fails in the middle, as on a disk nearly full
@@ -181,14 +181,14 @@ def test_a_full_disk_or_a_kill_while_a_checkpoint_is_written_leaves_the_one_befo
             raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Checkpoints, "save", limited)
+        patch.setattr(checkpoints.Checkpoints, "save", limited)
         with pytest.raises(UserError) as caught:
             tune(save_every=2)
     assert "The checkpoint at step 4 was not written" in str(caught.value)
     assert "step-00000002" in str(caught.value)
     assert [p.name for p in folder.iterdir()] == ["step-00000002"]
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "_save", torn)
+        patch.setattr(checkpoints, "_save", torn)
         with pytest.raises(Killed):
             tune(save_every=2)
     assert sorted(p.name for p in folder.iterdir()) == [".draft-00000004", "step-00000002"]
