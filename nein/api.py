@@ -96,7 +96,7 @@ def evaluate(
 
     from nein.benchmarks.nein.run import NEIN
 
-    return EditingResult(*_run(NEIN, config, objects, make), tuple(sections.quality_and_presence()))
+    return EditingResult(*_run(NEIN, config, objects, make), tuple(sections.make_paper_tables()))
 
 
 def negvqa(
@@ -321,7 +321,7 @@ class EditingResult(Result):
 
     def table(self) -> pd.DataFrame:
         """All metrics as text, a row per editor and kind of instruction: values with their 95 % intervals."""
-        return _to_frame(sections.results_table().sheet(self.figures))
+        return _to_frame(sections.make_results_table().sheet(self.figures))
 
     def samples(self) -> pd.DataFrame:
         """A row per sample, editor, kind of instruction and metric: `value`, or NaN with a `reason`."""

@@ -163,7 +163,7 @@ def _write_tables(loaded: Sequence[RunDir], out: Path, files: Sequence[Path]) ->
         *labels.describe_raters(rows, calibrations.QUESTIONS, gold),
         *calibrations.use_labels(loaded, edit_labels),
     ]
-    frame, people = frames.frame(estimates, benchmark="nein"), [labels.RATERS, *sections.label_tables()]
+    frame, people = frames.frame(estimates, benchmark="nein"), [labels.RATERS, *sections.make_label_tables()]
     write(out, frame, Page("What people say", sections=[Section("people", "People", people)]), ["md", "csv"])
     text = pd.DataFrame(edit_labels).drop(columns=["sheet", "items"]).to_csv(index=False, lineterminator="\n")
     atomic.write_text(out / LABELS, text)

@@ -233,7 +233,7 @@ def test_the_whole_command_measures_what_a_judge_says_that_sees_everything(make_
     frame = frames.read(run / "figures.csv")
     assert parts(frame) == [0, 0, 0]  # it sees everything before as well
     assert (pick(frame, "part", "text")["n"], pick(frame, "agrees")["value"]) == (3, 0.5)
-    table = sections.minimal_pairs_section().tables[0].sheet(frames.label(frame, model="identity"))
+    table = sections.make_minimal_pairs().tables[0].sheet(frames.label(frame, model="identity"))
     assert {"denied, absent (change)", "text part", "judge right before %"} <= set(table.columns)
     loaded = of_runs.load_complete([out])
     for card in report.make_cards(loaded, {}, loaded[0].metrics, 0):

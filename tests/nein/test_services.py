@@ -135,7 +135,7 @@ def test_a_refusal_is_an_outcome_of_its_own_counted_by_template_and_not_sent_aga
     service(s1_1=REFUSED, s3_1=REFUSED)
     run, _ = edit()
     assert "2 of 6 edits were refused by the editor, for instance: moderation_blocked" in notes_of(run)
-    sheet = sections.quality_and_presence()[1].sheet(frames.read(tmp_path / "out" / "figures.csv"))
+    sheet = sections.make_paper_tables()[1].sheet(frames.read(tmp_path / "out" / "figures.csv"))
     assert sheet.rows[0][sheet.columns.index("refused")] == "2 of 6"
     found = frames.records(frames.select(frames.read(run.path / "figures.csv"), task="refusals"))
     counts = {one["group"]: (round(one["value"] * one["n"]), one["n"]) for one in found}

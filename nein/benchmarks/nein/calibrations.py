@@ -1,5 +1,8 @@
-"""Judges in a report: their error rates and controls, their agreement with each other and with people, and
-the estimates of runs corrected for their error."""
+"""Computes the rows on judges in a NeIn report: how often they err, and estimates corrected for it.
+
+Parts: calibrations written by `nein calibrate`, error rates and corrected estimates; agreement of two judges;
+controls, which change an image or a question; labels by people. All rows are of `nein.reporting.figures`.
+"""
 
 from __future__ import annotations
 
@@ -16,26 +19,18 @@ from nein.benchmarks.nein.runs import REMOVAL_JUDGES, RunDir
 from nein.engine import atomic
 from nein.loading.errors import UserError
 from nein.reporting import figures as frames
-from nein.reporting import labels
 from nein.reporting.figures import Figure, figure, number
 from nein.reporting.labels import UNSURE, Label, Question
+from nein.reporting.labels import measure_agreement as compare_raters
 from nein.statistics import Estimate, bounded_mean, calibration
 from nein.statistics.calibration import Corrected, Rates
 
+# --- calibrations, error rates, corrected estimates ------------------------------------------
+
 KINDS = {"vqa": "VQA", "ovd": "OVD"}
-#: Control -> its title. A judge that looks and reads seldom says yes here to the objects it saw before.
-NOTICED = {
-    "black": "a black picture",
-    "picture": "another picture",
-    "question": "a question about another picture's object",
-    "negated": "the question negated",
-}
-#: Controls under which such a judge answers as before.
-INDIFFERENT = {"mirrored": "the mirrored picture", "reversed": "the options in the other order"}
-CONTROLS = {**NOTICED, **INDIFFERENT}
-STEADY = 0.9  #: a judge is flagged if the interval of its share of unchanged answers lies below
 #: The option that a judge must share with a run, besides its fingerprint.
 _OPTIONS = {"vqa": "article", "ovd": "threshold"}
+#: The entries of a row that are checked when it is read.
 _VERDICTS = {"verdict_fixed": bool | None, "verdict_paper": bool | None, "score": float | None}
 _NAMES = {"set": str, "cluster": str, "role": str, "present": bool, "control": NotRequired[str]}
 _ROW = atomic.record({**_NAMES, **_VERDICTS})
@@ -62,13 +57,13 @@ class Calibration:
         return same and config.get(option) == self.manifest[option]
 
     def rates(self, protocol: str, role: str | None = None, image_set: str | None = None) -> Rates:
-        """Error rates under a protocol. role: only present words that are an "object" or of a "caption";
-        image_set: only images of this set."""
+        """Error rates under a protocol. role: "object" or "caption", the only present words that count, while
+        all absent words do; image_set: only images of this set."""
         rows = [row for row in self.plain if image_set in (None, row["set"])]
-        # All absent words count, whatever their role.
         rows = [row for row in rows if role is None or not row["present"] or row["role"] == role]
-        columns = ("present", f"verdict_{protocol}", "cluster", "score")
-        return calibration.rates(*([row[name] for row in rows] for name in columns))
+        present, verdicts = [row["present"] for row in rows], [row[f"verdict_{protocol}"] for row in rows]
+        clusters, scores = [row["cluster"] for row in rows], [row["score"] for row in rows]
+        return calibration.rates(present, verdicts, clusters, scores)
 
 
 def load(folders: Sequence[Path], explicit: bool) -> list[Calibration]:
@@ -88,32 +83,33 @@ def load(folders: Sequence[Path], explicit: bool) -> list[Calibration]:
     return calibrations
 
 
-def judge_rows(loaded: Sequence[RunDir], calibrations: Sequence[Calibration]) -> Iterator[Figure]:
+def estimate_judges(loaded: Sequence[RunDir], calibrations: Sequence[Calibration]) -> Iterator[Figure]:
     """Error rates by set of images (task "calibration", sets in `group`), controls, and the share of present
     objects per bin of the judge's soft score (task "reliability"; `score`: the bin's mean, `group`: title of
     its panel, with the calibration error); then the corrected estimates of runs."""
     for judge in calibrations:
         title, plain = KINDS[judge.kind], judge.plain
         yield from check_controls(judge.rows, title)
-        names = {"fixed": f"{title} (fixed)", "paper": f"{title} (paper)"}
+        names = {"fixed": title}  # protocol -> name of the judge under it
+        if judge.kind == "vqa":
+            names = {"fixed": f"{title} (fixed)", "paper": f"{title} (paper)"}
         for image_set in [*dict.fromkeys(row["set"] for row in plain), None]:
-            for protocol, name in names.items() if judge.kind == "vqa" else [("fixed", title)]:
+            for protocol, name in names.items():
                 rates = judge.rates(protocol, image_set=image_set)
                 for metric in ("sensitivity", "specificity", "auc"):
                     labels: Figure = {"task": "calibration", "judge": name, "group": image_set or "all"}
                     labels |= {"metric": metric, "unscored": rates.n_unscored}
                     yield figure(getattr(rates, metric), unit="%", **labels)
-        if scored_rows := [row for row in plain if row["score"] is not None]:
-            score, present, cluster = (
-                [row[name] for row in scored_rows] for name in ("score", "present", "cluster")
-            )
-            bins, error = calibration.reliability(
-                score, present, cluster
-            )  # (mean score, share present) per bin
+        if scored := [row for row in plain if row["score"] is not None]:
+            scores, present = [row["score"] for row in scored], [row["present"] for row in scored]
+            # Per bin: mean score, and share of present objects.
+            bins, error = calibration.reliability(scores, present, [row["cluster"] for row in scored])
             labels = {"task": "reliability", "metric": "present", "judge": title}
             labels["group"] = f"{title}: calibration error {error:.3f}"
-            yield from (figure(share, unit="%", score=repr(mean), **labels) for mean, share in bins)
-    yield from correct_runs(loaded, calibrations) if calibrations else ()
+            for mean, share in bins:
+                yield figure(share, unit="%", score=repr(mean), **labels)
+    if calibrations:
+        yield from correct_runs(loaded, calibrations)
 
 
 def correct_runs(loaded: Sequence[RunDir], calibrations: Sequence[Calibration]) -> Iterator[Figure]:
@@ -123,63 +119,69 @@ def correct_runs(loaded: Sequence[RunDir], calibrations: Sequence[Calibration]) 
             entry = estimates.estimate_mean(run.scores_by(metric), metric)
             if entry is None:
                 continue
-            judge = next(
-                (item for item in calibrations if metric.endswith(item.kind) and item.fits(run.about)), None
-            )
+            quantity: Any
+            quantity, _, kind = metric.rpartition("_")
             result = Corrected(None, None, None, "this judge was not calibrated")
-            if judge is not None:
-                quantity: Any = metric.rpartition("_")[0]
+            if judges := [item for item in calibrations if item.kind == kind and item.fits(run.about)]:
                 protocol = run.about["config"]["protocol"]
                 rule = "paper_retention" if (quantity, protocol) == ("retention", "paper") else protocol
                 # Rates of object names only: many words of captions name nothing that a judge looks for.
-                result = calibration.correct(entry, judge.rates(rule, role="object"), quantity)
+                result = calibration.correct(entry, judges[0].rates(rule, role="object"), quantity)
             yield from _pair_estimates(entry, result, "corrected", run, metric)
 
 
 def _pair_estimates(
     judged: Estimate, result: Corrected, task: str, run: RunDir, metric: str
 ) -> Iterator[Figure]:
-    """An estimate as judged, and its correction (task and `statistic` are `task`)."""
+    """An estimate as judged, and its correction, whose `statistic` is `task`."""
     labels: Figure = {"task": task, "metric": metric, "model": run.name, "variant": run.track}
     yield figure(judged, unit="%", statistic="judged", **labels)
     ends = {name: getattr(result, name) for name in ("value", "low", "high", "n", "refused")}
     yield {**labels, **ends, "unit": "%", "statistic": task}
 
 
+# --- agreement of two judges -----------------------------------------------------------------
+
+
 def measure_agreement(loaded: Sequence[RunDir]) -> Iterator[Figure]:
     """Agreement of the two removal judges on the same edited images (task "agreement")."""
     for run in loaded:
-        first_values, second_values, clusters = run.scores_by("removal_vqa").pair(
-            run.scores_by("removal_ovd")
-        )
+        # (N,) each, of the images with both verdicts.
+        by_vqa, by_ovd, clusters = run.scores_by("removal_vqa").pair(run.scores_by("removal_ovd"))
         if not clusters:
             continue
-        first, second = (run.values(metric) for metric in REMOVAL_JUDGES)
+        verdicts = [run.values(metric) for metric in REMOVAL_JUDGES]
         # Chance-corrected; clustered by source image.
-        kappa = calibration.cohen_kappa(first, second, run.sources)
-        alpha = calibration.krippendorff_alpha([first, second], run.sources)
+        kappa = calibration.cohen_kappa(*verdicts, run.sources)
+        alpha = calibration.krippendorff_alpha(verdicts, run.sources)
         labels: Figure = {"task": "agreement", "metric": "removal", "model": run.name, "variant": run.track}
-        yield number(
-            float((first_values == second_values).mean()),
-            unit="%",
-            n=len(clusters),
-            statistic="same",
-            **labels,
-        )
+        same = float((by_vqa == by_ovd).mean())
+        yield number(same, unit="%", n=len(clusters), statistic="same", **labels)
         yield figure(kappa, unit="", statistic="kappa", **labels)
         yield figure(alpha, unit="", statistic="alpha", **labels)
 
 
-# --- controls: changes that a judge must notice, and changes that must not matter ----------
+# --- controls --------------------------------------------------------------------------------
+
+#: Control -> its title. A judge that looks and reads seldom says yes here to the objects it saw before.
+NOTICED = {
+    "black": "a black picture",
+    "picture": "another picture",
+    "question": "a question about another picture's object",
+    "negated": "the question negated",
+}
+#: Controls under which such a judge answers as before.
+INDIFFERENT = {"mirrored": "the mirrored picture", "reversed": "the options in the other order"}
+CONTROLS = {**NOTICED, **INDIFFERENT}
+STEADY = 0.9  #: a judge is flagged if the interval of its share of unchanged answers lies below
 
 
 def check_controls(rows: Sequence[Figure], judge: str) -> Iterator[Figure]:
-    """Rows of the frame (task "controls") from a calibration's rows.
+    """Rows (task "controls") from a calibration's rows. The column `flag` says what the judge fails; metrics:
 
     before, after  Share of yes to objects that are there, and to the control's questions, over images.
     fall           Before minus after.
     same           Share of answers that stay.
-    flag           (a column) What the judge fails.
     """
     names, key = ("control", "set", "id", "cluster", "word", "present"), ["set", "id"]
     table = pd.DataFrame({name: [row.get(name, "") for row in rows] for name in names})
@@ -194,9 +196,8 @@ def check_controls(rows: Sequence[Figure], judge: str) -> Iterator[Figure]:
         if control in INDIFFERENT:
             paired = part.merge(plain, on=[*key, "word"], suffixes=("", "_before"))
             paired = paired.dropna(subset=["yes", "yes_before"])
-            same = bounded_mean(
-                (paired["yes"] == paired["yes_before"]).to_numpy(), paired["cluster"].tolist()
-            )
+            unchanged = (paired["yes"] == paired["yes_before"]).to_numpy()  # (N,) bool
+            same = bounded_mean(unchanged, paired["cluster"].tolist())
             is_steady = same is not None and (same.high is None or same.high >= STEADY)
             labels |= {"metric": "same", "flag": "" if is_steady else "changes its answers"}
             yield figure(same, unit="%", unscored=len(part) - len(paired), **labels)
@@ -228,7 +229,7 @@ def list_flags(figures: pd.DataFrame, judges: Iterable[str]) -> list[str]:
     return sentences
 
 
-# --- people --------------------------------------------------------------------------------
+# --- labels by people ------------------------------------------------------------------------
 
 _GONE = {"gone": "gone", "partly": "partly gone", "there": "still there", UNSURE: UNSURE}
 _KEPT = {"mostly": "mostly", "some": "some changes", "changed": "changed"}
@@ -241,7 +242,7 @@ QUESTIONS = (
 #: Label -> Removal: a partly visible object is not removed. None: no label.
 REMOVED = {"gone": 1.0, "1": 1.0, "yes": 1.0, UNSURE: None, "": None}
 REMOVED |= dict.fromkeys(("partly", "there", "0", "no"), 0.0)
-KEY = ("editor", "track", "id")
+KEY = ("editor", "track", "id")  # the columns that name an edit
 
 
 def read_labels(files: Sequence[Path]) -> list[Label]:
@@ -289,15 +290,15 @@ def use_labels(loaded: Sequence[RunDir], rows: Sequence[Label]) -> Iterator[Figu
                 result = calibration.prediction_powered(run.values(metric), people[key], run.sources)
                 needed = result.needed
                 more = "more samples" if needed is None else str(max(0, needed - len(people[key])))
-                yield from (
-                    {**row, "more": more} for row in _pair_estimates(entry, result, "labelled", run, metric)
-                )
+                for row in _pair_estimates(entry, result, "labelled", run, metric):
+                    yield {**row, "more": more}
     yield from _compare_with_people(runs, people)
+    # The raters, about the questions that all files answer.
     named = [row | {"item": "/".join(row[name] for name in KEY)} for row in rows if row["rater"]]
     questions = [question for question in QUESTIONS if all(question.key in row for row in named)]
     source_of = {name: source for run in loaded for name, source in run.sources.items()}
     sources = {row["item"]: source_of.get(row["id"], row["id"]) for row in named}
-    yield from labels.measure_agreement(named, questions, sources)
+    yield from compare_raters(named, questions, sources)
 
 
 def _compare_with_people(
@@ -317,10 +318,7 @@ def _compare_with_people(
                 same = bounded_mean(1 - (part["people"] - part["value"]).abs(), part["source"].tolist())
                 yield figure(same, unit="%", statistic="same", **labels)
                 sure = part[part["people"] != 0.5]  # without ties of the raters
-                by_people, by_judge = (
-                    (sure["people"] < 0.5).tolist(),
-                    (sure["value"] == 0).tolist(),
-                )  # present
-                rates = calibration.rates(by_people, by_judge, sure["source"].tolist())
+                present, seen = sure["people"] < 0.5, sure["value"] == 0  # by people, by the judge
+                rates = calibration.rates(present.tolist(), seen.tolist(), sure["source"].tolist())
                 for statistic in ("sensitivity", "specificity"):
                     yield figure(getattr(rates, statistic), unit="%", statistic=statistic, **labels)

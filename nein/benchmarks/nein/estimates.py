@@ -1,12 +1,14 @@
-"""The estimates of NeIn runs: of one run, of an editor's two runs (the gap), and of parts of a run. One row
-per number; `model` is the editor, `variant` the instruction track, `group` the part of a breakdown.
+"""Computes the estimates of NeIn runs from their scores, as rows of the frame of `nein.reporting.figures`.
 
-task              metric
+Parts: one run; minimal pairs; gaps and losses of an editor's runs; breakdowns; FID. In a row, `model` is the
+editor, `variant` the instruction track, `group` the part of a breakdown, and `task` one of
+
+results           every metric over the whole run
 limit             FID for infinitely many images, or in `refused` the reason why not
 families, difficulty, minimal_pairs   by family of negation, level of difficulty, part of a minimal pair
 gap               Removal when told "Remove the X." ("affirmed") and when told that X is absent ("negated");
                   "gap", "ratio" (column `statistic`)
-losses            removals lost by a rewriter, and by the painter behind it (`estimate_losses`)
+losses            removals lost by a rewriter, and by the editor behind it (`estimate_losses`)
 refusals          share of requests that a service declined: of all, and by negative instruction (`group`)
 by_template, by_object, gap_by_template   Removal, Retention and the gap in parts of the samples
 
@@ -48,14 +50,10 @@ from nein.reporting.scores import ScoreTable
 from nein.statistics import Estimate, two_way
 from nein.wording.families import CELLS, DEPTH, LABELS, OTHERS
 
-BELOW = " below a denial"  # ends of group names
-FAMILY_NOTE = " (object must stay: Removal ↓)"
-ALL_FAMILIES, ALL_FOUR, ALL = "all families", "all four", "all"
-OVERALL: Any = {"task": "gap", "statistic": ("affirmed", "negated", "gap")}  # rows of an overall gap
+ALL_FAMILIES, ALL_FOUR, ALL = "all families", "all four", "all"  # groups
+OVERALL: Any = {"task": "gap", "statistic": ("affirmed", "negated", "gap")}  # selects rows of an overall gap
 
-
-def unit(metric: str) -> str:
-    return "%" if METRICS[metric].unit == "per cent" else ""
+# --- one run ---------------------------------------------------------------------------------
 
 
 def make_estimates(
@@ -65,29 +63,29 @@ def make_estimates(
     table, frame = drop_stays(every), every.frame  # without and with objects that must stay
     rows: list[Figure] = []
     for metric in METRICS:
-        of_metric = table.where(metric=metric)
-        rows += (
-            _describe_corpus(metric, corpus[metric])
-            if metric in corpus
-            else _estimate_metrics(of_metric, task="results")
-        )
+        if metric in corpus:
+            rows += _describe_corpus(metric, corpus[metric])
+        else:
+            rows += _estimate_metrics(table.where(metric=metric), task="results")
     for metric in REMOVAL_JUDGES:
         rows += estimate_minimal_pairs(every.where(metric=metric), metric)
-    # --- by family: sentences below a denial, and objects that must stay, apart
+    # By family; apart are sentences below a denial, and objects that must stay.
     keys = [pd.Categorical(frame["family"], LABELS), frame[DEPTH].astype(float) > 0, frame["stays"].notna()]
     for (family, below, stays), part in frame.groupby(keys, observed=True):
-        group = f"{family}{BELOW if below else ''}{FAMILY_NOTE if stays else ''}"
+        group = f"{family} below a denial" if below else str(family)
+        group += " (object must stay: Removal ↓)" if stays else ""
         rows += _estimate_metrics(ScoreTable(part), task="families", group=group)
-    # --- by difficulty: an axis is read where the next one is at 0
-    for axis, behind in ((OTHERS, DEPTH), (DEPTH, None)):
-        rows_known = table.frame.dropna(subset=axis)
-        rows_known = rows_known if behind is None else rows_known[~(rows_known[behind].astype(float) > 0)]
+    # By difficulty. The number of other things counts only in sentences without a denial above.
+    for axis in (OTHERS, DEPTH):
+        known = table.frame.dropna(subset=axis)
+        if axis == OTHERS:
+            known = known[~(known[DEPTH].astype(float) > 0)]
         for group in (ALL_FAMILIES, *LABELS):
-            part = rows_known if group == ALL_FAMILIES else rows_known[rows_known["family"] == group]
+            part = known if group == ALL_FAMILIES else known[known["family"] == group]
             for level, of_level in part.groupby(part[axis].astype(int)):
                 labels = {"group": group, "axis": axis, "level": str(level)}
                 rows += _estimate_metrics(ScoreTable(of_level), task="difficulty", **labels)
-    # --- refused requests
+    # Refused requests.
     edits = frame.drop_duplicates("id")  # a sample is one request, whatever it was scored by
     for group in (ALL, *TEMPLATES) if edits["refused"].notna().any() else ():
         part = edits if group == ALL else edits[edits["template"] == group]
@@ -100,21 +98,31 @@ def make_estimates(
 def _estimate_metrics(table: ScoreTable, **labels: Any) -> Iterator[Figure]:
     """The estimate of every metric of a table."""
     for (metric,), rows in table.groups("metric"):
-        yield rows.describe(estimate_mean(rows, metric), unit=unit(metric), metric=metric, **labels)
+        yield rows.describe(estimate_mean(rows, metric), unit=find_unit(metric), metric=metric, **labels)
+
+
+def find_unit(metric: str) -> str:
+    return "%" if METRICS[metric].unit == "per cent" else ""
 
 
 def estimate_mean(rows: ScoreTable, metric: str) -> Estimate | None:
-    """The mean of scores by one metric, with the interval of its kind."""
-    return rows.estimate(*(METRICS[metric].range if METRICS[metric].span is not None else (None,)))
+    """The mean of scores by one metric; its interval is bounded if the range of the metric is."""
+    if METRICS[metric].span is None:
+        return rows.estimate(low=None)
+    return rows.estimate(*METRICS[metric].range)
 
 
 def _describe_corpus(metric: str, entry: CorpusRow) -> Iterator[Figure]:
     """The rows of a metric of the whole set; and FID for infinitely many images (task "limit"), or in
     `refused` the reason why not."""
-    labels: Figure = {"metric": metric, "unit": unit(metric), "n": entry.n, "clusters": entry.clusters}
-    ends = ("value", "low", "high", "standard_error")
-    of_run = {"task": "results", "unscored": entry.n_unscored, "reasons": entry.reasons}
-    yield labels | of_run | {name: getattr(entry, name) for name in ends}
+    labels: Figure = {"metric": metric, "unit": find_unit(metric), "n": entry.n, "clusters": entry.clusters}
+    unscored = {"unscored": entry.n_unscored, "reasons": entry.reasons}
+    yield {
+        **labels,
+        "task": "results",
+        **unscored,
+        **{name: getattr(entry, name) for name in frames.ESTIMATE},
+    }
     if not entry.left_out or entry.value is None:
         return
     from nein.metrics import fid
@@ -125,39 +133,41 @@ def _describe_corpus(metric: str, entry: CorpusRow) -> Iterator[Figure]:
         yield {**labels, "task": "limit", "value": None, "refused": f"{reason}; {entry.clusters} here"}
         return
     limit = fid.extrapolate(fid.FidInterval.jackknife(entry.value, entry.left_out))
-    yield labels | {"task": "limit"} | {name: getattr(limit, name) for name in ends}
+    yield {**labels, "task": "limit", **{name: getattr(limit, name) for name in frames.ESTIMATE}}
+
+
+# --- minimal pairs ---------------------------------------------------------------------------
 
 
 def estimate_minimal_pairs(scores: ScoreTable, metric: str) -> Iterator[Figure]:
     """What decides an edit, by one judge: the instruction, the image, or both (task "minimal_pairs").
 
-    The family "minimal_pairs" affirms and denies every object, for an image with it and one without. The
-    change in presence is what the judge sees after the edit minus what it sees before: an editor that does
-    nothing changes nothing, however the judge errs. One that obeys has +1 of text, -1 of picture and 0 of
-    interaction (`nein.statistics.two_way`); one that removes, or adds, whatever is named has 0, -1, 0.
+    The family "minimal_pairs" affirms and denies every object, for an image with it and one without: four
+    cells. The change in presence is what the judge sees after the edit minus what it sees before: an editor
+    that does nothing changes nothing, however the judge errs. An editor that obeys has +1 of text, -1 of
+    picture and 0 of interaction (`nein.statistics.two_way`); one that always removes, or always adds, what is
+    named has 0, -1, 0.
 
     statistic: "change" by cell (group), "part" (group: text, picture, interaction), "obeyed" by cell and for
     all four together, "agrees" (the judge with the data, about the unedited images).
     """
     rows = scores.where(family=tuple(CELLS)).frame
-    cells = rows["family"].astype(str)
-    # The id of a sample is that of its pair and the name of its cell.
-    names = [
-        sample.removesuffix(f"_{cell.replace(', ', '_')}")
-        for sample, cell in zip(rows["id"], cells, strict=True)
-    ]
+    cells, names = rows["family"].astype(str), []
+    for sample, cell in zip(rows["id"], cells, strict=True):  # the id of a sample is PAIR_CELL
+        names.append(sample.removesuffix(f"_{cell.replace(', ', '_')}"))
     rows = rows.assign(pair=names, cell=cells, before=rows["before"].astype(float), after=1 - rows["value"])
+    # Pairs with four cells, and of these the ones in which the judge answered before and after each edit.
     complete = rows[rows.groupby("pair")["cell"].transform("size") == len(CELLS)]
     pairs = complete.groupby("pair", sort=False)[["before", "after"]].agg(lambda values: values.notna().all())
     scored = pairs.index[pairs.all(axis=1)]
     if not len(pairs):
         return
-    sides = complete.pivot(index="pair", columns="cell", values=["before", "after"]).loc[scored]
-    # (pairs, caption, image): 1 where the judge sees the object. Caption 0 asks for it, caption 1 denies it;
+    # (N, caption, image): 1 where the judge sees the object. Caption 0 asks for it, caption 1 denies it;
     # image 0 has it, image 1 does not.
+    sides = complete.pivot(index="pair", columns="cell", values=["before", "after"]).loc[scored]
     before, after = (sides[side][[*CELLS]].to_numpy().reshape(-1, 2, 2) for side in ("before", "after"))
     change, obeyed = after - before, after == np.array([[1.0, 1.0], [0.0, 0.0]])
-    clusters = complete.drop_duplicates("pair").set_index("pair")["source"].loc[scored].tolist()  # (pairs,)
+    clusters = complete.drop_duplicates("pair").set_index("pair")["source"].loc[scored].tolist()  # (N,)
     labels: Figure = {"task": "minimal_pairs", "metric": metric, "unscored": len(pairs) - len(scored)}
 
     def share(values: np.ndarray, statistic: str, **group: Any) -> Figure:
@@ -168,12 +178,16 @@ def estimate_minimal_pairs(scores: ScoreTable, metric: str) -> Iterator[Figure]:
         moved = statistics.bounded_mean(change[:, caption, image], clusters, -1.0, 1.0)
         yield frames.figure(moved, unit="points", statistic="change", group=cell, **labels)
         yield share(obeyed[:, caption, image], "obeyed", group=cell)
-    # The image part of `after` holds what was there before: that of the change does not.
-    image_part = two_way.effects(change, clusters, 2.0)[two_way.PICTURE]
-    for part, effect in {**two_way.effects(after, clusters, 1.0), two_way.PICTURE: image_part}.items():
+    # The image part is that of the change, since `after` also shows what was there before.
+    effects = two_way.effects(after, clusters, 1.0)
+    effects[two_way.PICTURE] = two_way.effects(change, clusters, 2.0)[two_way.PICTURE]
+    for part, effect in effects.items():
         yield frames.figure(effect, unit="points", statistic="part", group=part, **labels)
     yield share(obeyed.all((1, 2)), "obeyed", group=ALL_FOUR)
     yield share((before == np.array([[1.0, 0.0], [1.0, 0.0]])).mean((1, 2)), "agrees")
+
+
+# --- the gap of an editor, and what a rewriter loses -----------------------------------------
 
 
 def estimate_gaps(runs: Sequence[RunDir]) -> pd.DataFrame:
@@ -190,14 +204,14 @@ def estimate_gaps(runs: Sequence[RunDir]) -> pd.DataFrame:
 
 def estimate_gap(affirmed: ScoreTable, negated: ScoreTable, metric: str) -> Iterator[Figure]:
     """The gap of an editor by one judge: Removal when told "Remove the X." minus when told X is absent."""
-    first, second, clusters = affirmed.pair(negated)  # (n,) each, 0 or 1, of the same samples
+    first, second, clusters = affirmed.pair(negated)  # (N,) each, 0 or 1, of the same samples
     test = statistics.pairs_test(first, second, clusters)
     if test is None:
         return
     labels: Figure = {"task": "gap", "metric": metric, "measure": METRICS[metric].title}
     lost = frames.figure(test.difference, unit="points", p=test.p, p_least=test.least)
     for row in frames.gap(float(first.mean()), float(second.mean()), lost, **labels):
-        yield {**lost, **row} if row["statistic"] == "gap" else row
+        yield {**lost, **row} if row["statistic"] == "gap" else row  # the gap also has p and clusters
     ratio = statistics.pairs_ratio(first, second, clusters)
     yield frames.figure(ratio, unit="", statistic="ratio", **labels)
     for template in [*sorted(negated.names("template"), key=TEMPLATES.index), None]:
@@ -212,38 +226,41 @@ STILL_THERE, GAP = "objects still there", 'gap to "Remove the X."'
 
 
 def estimate_losses(runs: Sequence[RunDir]) -> Iterator[Figure]:
-    """Removals that were lost by a rewriter, and by the painter behind it (task "losses", `statistic`).
+    """Removals lost by a rewriter, and by the editor ("painter") behind it (task "losses", `statistic`).
 
-    The loss of a sample is, in the group STILL_THERE, 1 where the judge still sees X, else 0; in GAP that
-    less the same of the painter when told "Remove the X.", so that what it cannot remove at all cancels: from
-    the control of the editor without its remedy, else its own, as far as that was still told to remove X.
+    The loss of a sample is, in the group STILL_THERE, 1 where the judge still sees X, else 0; in GAP, Removal
+    when told "Remove the X." minus Removal here, so that objects that the editor can never remove cancel. The
+    former is taken from the editor without its remedy, else from its own run, where it was told to remove X.
+
     The loss is the rewriter's where its text neither asks for the removal of X nor denies X (`OUTCOMES`
-    dropped and affirmed), else the painter's, which was told and did not do it. Both parts are means over the
-    same samples, 0 where the loss is the other's: they add up to the "whole". Unscored: without a verdict,
-    or where the rule cannot tell what the text says of X (`cannot_tell`).
+    dropped and affirmed), else the editor's. Both parts are means over the same samples, 0 where the loss is
+    the other's: they add up to the "whole". Unscored: without a verdict, or where the rule cannot tell what
+    the text says of X (`cannot_tell`).
     """
     controls = {run.name: run for run in runs if run.track == "remove"}
     for run in (run for run in runs if run.track == "negative"):
         for metric in REMOVAL_JUDGES:
             rewritten = run.scores_by(metric).frame.dropna(subset="outcome")
-            told = ScoreTable(rewritten[rewritten["outcome"] != UNREAD])
-            tables = {STILL_THERE: told.scored.frame.assign(value=1 - told.scored.values)}
+            if not len(rewritten):
+                continue
+            known = ScoreTable(rewritten[rewritten["outcome"] != UNREAD])
+            tables = {STILL_THERE: known.scored.frame.assign(value=1 - known.scored.values)}
             if control := controls.get(run.name.rpartition("+")[0], controls.get(run.name)):
-                affirmed = control.scores_by(metric)
-                asks = affirmed.frame["outcome"].isna() | affirmed.frame["outcome"].isin(
-                    ("removed", "denied")
-                )
-                gap = ScoreTable(affirmed.frame[asks]).less(told).scored.frame.drop(columns="outcome")
-                tables[GAP] = gap.merge(told.frame[["id", "outcome"]], on="id")
-            for group, rows in tables.items() if len(rewritten) else ():
-                loss = rows["value"].to_numpy()  # (n,) 0 or 1, of the gap also -1
-                by_rewriter = rows["outcome"].isin(("dropped", "affirmed")).to_numpy()
+                affirmed = control.scores_by(metric).frame
+                affirmed = affirmed[
+                    affirmed["outcome"].isna() | affirmed["outcome"].isin(("removed", "denied"))
+                ]
+                gap = ScoreTable(affirmed).less(known).scored.frame.drop(columns="outcome")
+                tables[GAP] = gap.merge(known.frame[["id", "outcome"]], on="id")
+            for group, rows in tables.items():
+                loss = rows["value"].to_numpy()  # (N,) 0 or 1, of the gap also -1
+                by_rewriter = rows["outcome"].isin(("dropped", "affirmed")).to_numpy()  # (N,) bool
                 parts = {"rewriter": np.where(by_rewriter, loss, 0.0)}
                 parts |= {"painter": np.where(by_rewriter, 0.0, loss), "whole": loss}
                 labels: Figure = {"task": "losses", "metric": metric, "model": run.name, "group": group}
-                labels |= {"unscored": len(rewritten) - len(rows), "cannot_tell": len(rewritten) - len(told)}
+                labels |= {"unscored": len(rewritten) - len(rows), "cannot_tell": len(rewritten) - len(known)}
+                least = 0.0 if group == STILL_THERE else -1.0
                 for part, values in parts.items():
-                    least = 0.0 if group == STILL_THERE else -1.0
                     mean = statistics.bounded_mean(values, rows["source"].tolist(), least, 1.0)
                     yield frames.figure(mean, unit="points", statistic=part, **labels)
 
@@ -253,6 +270,9 @@ def negation_gaps(finished: Sequence[Finished]) -> pd.DataFrame:
     gap_rows = frames.select(estimate_gaps(order_runs([entry.folder for entry in finished])), **OVERALL)
     names = {entry.folder.name: entry.name for entry in finished if entry.folder.track == "negative"}
     return gap_rows.assign(run=gap_rows["model"].map(names)) if len(gap_rows) else gap_rows
+
+
+# --- breakdowns ------------------------------------------------------------------------------
 
 
 def estimate_breakdowns(loaded: Sequence[RunDir]) -> pd.DataFrame:
@@ -265,11 +285,15 @@ def estimate_breakdowns(loaded: Sequence[RunDir]) -> pd.DataFrame:
             table = run.table.where(metric=by_judges)
             labels = {"task": f"by_{column}", "model": run.name, "variant": run.track}
             names = table.names(column)
-            for group in [*sorted({*names} - {*order}), *(name for name in order if name in names)]:
+            groups = sorted({*names} - {*order}) + [name for name in order if name in names]
+            for group in groups:
                 rows += _estimate_metrics(table.where(**{column: group}), group=group, **labels)
         if len({row["group"] for row in rows}) > 1:
             parts.append(frames.frame(rows))
     return frames.concat(parts)
+
+
+# --- FID -------------------------------------------------------------------------------------
 
 
 class Features(NamedTuple):
@@ -283,10 +307,9 @@ class Features(NamedTuple):
 
 def read_features(run: RunDir, metric: str = "fid") -> Features | None:
     """The features of the finished blocks of a run; None without any."""
-    numbers_done = run.list_blocks(score_output(metric))
-    return _join_features(
-        run, [_read_block(run, metric, n) for n in run.blocks.units.numbers if n in numbers_done]
-    )
+    done = run.list_blocks(score_output(metric))
+    numbers = [number for number in run.blocks.units.numbers if number in done]
+    return _join_features(run, [_read_block(run, metric, number) for number in numbers])
 
 
 def _read_block(run: RunDir, metric: str, number: int) -> tuple[Mapping[str, Any], dict[str, np.ndarray]]:
@@ -306,16 +329,13 @@ def _read_block(run: RunDir, metric: str, number: int) -> tuple[Mapping[str, Any
 def _join_features(
     run: RunDir, blocks: Sequence[tuple[Mapping[str, Any], dict[str, np.ndarray]]]
 ) -> Features | None:
-    rows = [
-        row
-        for about, tensors in blocks
-        for row in zip(about["ids"], about["targets"], tensors["edited"], tensors["target"], strict=True)
-        if row[0] in run.sources
-    ]
+    rows = []  # (id, key of the target, features of the edit (D,), of the target (D,)) per sample
+    for about, tensors in blocks:
+        columns = about["ids"], about["targets"], tensors["edited"], tensors["target"]
+        rows += [row for row in zip(*columns, strict=True) if row[0] in run.sources]
     if not rows:
         return None
-    ids, keys, edited, target = zip(*rows, strict=True)
-    # rows at which a target occurs for the first time
+    ids, keys, edited, target = zip(*rows, strict=True)  # rows to columns
     once = sorted(np.unique(keys, return_index=True)[1].tolist())
     return Features(np.stack(edited), np.stack(target), [run.sources[name] for name in ids], once)
 
@@ -325,6 +345,7 @@ def compute_corpus_metric(metric: str, run: RunDir) -> CorpusRow:
     takes minutes. Protocol "paper" compares with every target once; "fixed" with the target of every sample,
     so that a scene has the same weight on both sides."""
     is_paper, units = run.about["config"]["protocol"] == "paper", run.blocks.units
+    # Reuse the earlier value if its inputs are the same.
     reasons = [row.reason for row in select_rows(run, score_output(metric), units) if row.reason]
     blocks = [_read_block(run, metric, number) for number in units.numbers]
     ingredients = {
@@ -337,6 +358,7 @@ def compute_corpus_metric(metric: str, run: RunDir) -> CorpusRow:
     earlier = run.corpus().get(metric)
     if earlier is not None and earlier.seal == seal:
         return earlier
+    # Describe the two sets of images.
     features = _join_features(run, blocks)
     n = len(features.edited) if features else 0  # scored samples
     target_rows = features.once if features and is_paper else list(range(n))
@@ -346,19 +368,17 @@ def compute_corpus_metric(metric: str, run: RunDir) -> CorpusRow:
     if features is None or min(n, len(target_rows)) < 2:
         entry.reasons = entry.reasons or {"fewer than two images": 1}
         return entry
+    # Compute the distance.
     distance, sources = METRICS[metric].corpus, features.source_ids
     assert distance is not None, metric
+    targets, target_sources = features.target[target_rows], [sources[row] for row in target_rows]
     try:
-        interval = distance(
-            features.edited, features.target[target_rows], sources, [sources[i] for i in target_rows]
-        )
+        interval = distance(features.edited, targets, sources, target_sources)
     except MetricError as error:
         return dataclasses.replace(entry, n=0, n_unscored=len(run.edits), reasons={str(error): 1})
-    for name in ("value", "low", "high", "standard_error"):
+    for name in frames.ESTIMATE:
         setattr(entry, name, getattr(interval, name))
     entry.clusters, entry.columns = len(set(sources)), features.edited.shape[1]
-    entry.left_out, entry.sources = (
-        list(interval.left_out),
-        json_digest({"sources": sorted(set(sources))})[:16],
-    )
+    entry.left_out = list(interval.left_out)
+    entry.sources = json_digest({"sources": sorted(set(sources))})[:16]
     return entry

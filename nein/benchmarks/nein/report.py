@@ -1,5 +1,7 @@
-"""The page of finished NeIn runs, in three parts: tables, the finding and notes in sentences, and a card for
-every sample. Torch is not imported; images are read for the cards only.
+"""Makes the page of finished NeIn runs, for `nein eval` (tables alone) and `nein report`.
+
+Parts: the page with its tables; the finding and the notes, in sentences; a card for every sample, the only
+part that reads images. Torch is not imported.
 """
 
 from __future__ import annotations
@@ -36,10 +38,8 @@ HOW = (
     "Percentages except FID and LPIPS. ± and [ ]: 95 % interval, clustered by source image. "
     "↑ higher is better, ↓ lower is better."
 )
-FID_SMALL = 5000  # images below which a note warns of its bias
-#: Source images below which the interval of a mean without a range covers less than it says: the study of
-#: docs/explanation/statistics.md.
-MIN_CLUSTERS = 30
+
+# --- page and tables -------------------------------------------------------------------------
 
 
 def make_page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Page | None:
@@ -51,6 +51,7 @@ def make_page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) 
         raise UserError("No run is complete; rerun nein eval with the stages edit and score.")
     is_report = isinstance(options, ReportConfig)
     loaded = runs.order_runs([entry.folder for entry in finished], same_data=is_report)
+    # The content of both pages.
     presets = sorted({str(run.about.get("config", {}).get("preset")) for run in loaded})
     label = NANO_LABEL if presets == ["nano"] else ", ".join(presets)
     figures, parts = {entry.folder.path: entry.figures for entry in finished}, []
@@ -62,34 +63,30 @@ def make_page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) 
     results = frames.concat(parts)
     losses = frames.frame(estimates.estimate_losses(loaded))
     frame = frames.concat([results, estimates.estimate_gaps(loaded), losses], benchmark="nein")
-    headline_tables = [
-        table for table in reversed(sections.quality_and_presence()) if table.sheet(results).rows
-    ]
+    presence_first = reversed(sections.make_paper_tables())
+    headline_tables = [table for table in presence_first if table.sheet(results).rows]
     content: dict[str, Any] = {"subtitle": f"Preset: {label}. {HOW}", "findings": make_finding(frame)}
     content |= {"headline": headline_tables[:1], "notes": make_notes(results, loaded)}
     if not isinstance(options, ReportConfig):
-        return Page("NeIn", frame=frame, sections=sections.all_sections(), **content)
+        return Page("NeIn", frame=frame, sections=sections.make_sections(), **content)
+    # What `nein report` adds: comparisons, judges, labels, protocols, breakdowns and cards.
     folders = list(dict.fromkeys(options.calibration or [run.out / "calibration" for run in loaded]))
     judges = calibrations.load(folders, explicit=bool(options.calibration))
     run_sides = make_sides([run for run in loaded if run.track == "negative"] or loaded)
     pairs = compare.choose_pairs([*run_sides], options.baseline)
     comparison_rows = compare.compare_runs(run_sides, pairs, family=options.family)
-    rows = [
-        *comparison_rows,
-        *calibrations.measure_agreement(loaded),
-        *calibrations.judge_rows(loaded, judges),
-    ]
+    rows = [*comparison_rows, *calibrations.measure_agreement(loaded)]
+    rows += calibrations.estimate_judges(loaded, judges)
     if options.labels:
         rows += calibrations.use_labels(loaded, calibrations.read_labels(options.labels))
     if options.protocols:
         rows += [row for run in loaded for row in protocols.make_rows(run)]
-    frame = frames.concat(
-        [frame, estimates.estimate_breakdowns(loaded), frames.frame(rows)], benchmark="nein"
-    )
+    parts = [frame, estimates.estimate_breakdowns(loaded), frames.frame(rows)]
+    frame = frames.concat(parts, benchmark="nein")
     kinds = dict.fromkeys(calibrations.KINDS[judge.kind] for judge in judges)
     content["notes"] += calibrations.list_flags(frame, kinds)
     title = options.title or f"NeIn: {', '.join(dict.fromkeys(run.name for run in loaded))}"
-    content["sections"] = sections.all_sections(compare.make_table(comparison_rows))
+    content["sections"] = sections.make_sections(compare.make_table(comparison_rows))
     return Page(title, frame=frame, parts=[make_browser(loaded, options)], **content)
 
 
@@ -100,10 +97,11 @@ def make_sides(
     scores of that run minus those of the negative instructions are the negation gap."""
     sides = {}
     for run in loaded:
-        # Without the column of tracks, runs of two tracks can be paired.
+        # The variant is emptied, so that runs of two tracks can be paired.
         scores = ScoreTable(run.table.frame.assign(variant=pd.Categorical([None] * len(run.table))))
-        control, removals, gap = controls.get(run.name), tuple(REMOVAL_JUDGES), None
+        control, gap = controls.get(run.name), None
         if control and run.track == "negative":
+            removals = tuple(REMOVAL_JUDGES)
             gap = control.table.where(metric=removals).less(run.table.where(metric=removals))
         sides[run.label] = Side(scores, gap, {name: vars(entry) for name, entry in run.corpus().items()})
     return sides
@@ -111,7 +109,8 @@ def make_sides(
 
 # --- finding and notes ---------------------------------------------------------------------
 
-#: Findings of runs without a gap: (selected estimates, sentence about the lowest, about the highest).
+#: Findings of runs without a gap, the first that applies: (selected estimates, sentence with the model and
+#: value of the lowest, and of the highest).
 _FINDINGS = (
     (
         {"task": "minimal_pairs", "statistic": "part", "group": two_way.TEXT},
@@ -137,8 +136,8 @@ def make_finding(frame: pd.DataFrame) -> list[str]:
             return [sentence]
     for selection, low_text, high_text in _FINDINGS:
         for metric, judge in REMOVAL_JUDGES.items():
-            table_rows = frames.select(frame, metric=metric, **selection).dropna(subset="value")
-            if rows := sorted(frames.records(table_rows), key=lambda row: row["value"]):
+            selected = frames.select(frame, metric=metric, **selection).dropna(subset="value")
+            if rows := sorted(frames.records(selected), key=lambda row: row["value"]):
                 sentence = low_text.format(rows[0]["model"], tables.text(rows[0]))
                 if len(rows) > 1:
                     highest = tables.text(rows[-1], interval="none")
@@ -147,8 +146,12 @@ def make_finding(frame: pd.DataFrame) -> list[str]:
     return []
 
 
+FID_SMALL = 5000  # images below which a note warns of its bias
+
+
 def make_notes(frame: pd.DataFrame, loaded: Sequence[RunDir]) -> list[str]:
-    """Caveats: small samples, runs that are not comparable, unscored samples."""
+    """Caveats: small samples, runs that are not comparable, unscored samples, idle remedies, stretched images
+    and endpoints without an answer."""
     results = frames.records(frame, task="results")
     configs = [run.about.get("config", {}) for run in loaded]
     sentences = []
@@ -193,17 +196,22 @@ def _note_idle_remedies(loaded: Sequence[RunDir]) -> Iterator[str]:
 
     edits = {run.label: run.edits for run in loaded}
     for run in loaded:
-        mend, name = run.about["identity"].get("mend"), f"{run.name.rpartition('+')[0]}/{run.track}"
-        if not mend or name not in edits:
+        mend, plain = run.about["identity"].get("mend"), f"{run.name.rpartition('+')[0]}/{run.track}"
+        if not mend or plain not in edits:
             continue
         changed = [row for row in run.edits.values() if not row.note.startswith((AFFIRMED, AS_IT_IS))]
-        pairs = [(row.sha256, edits[name][row.id].sha256) for row in changed if row.id in edits[name]]
-        equal = [digest == plain_digest for digest, plain_digest in pairs if digest and plain_digest]
+        digests = [(row.sha256, edits[plain][row.id].sha256) for row in changed if row.id in edits[plain]]
+        equal = [with_remedy == without for with_remedy, without in digests if with_remedy and without]
         if equal and all(equal):
             yield (
                 f"{run.label}: --mend {mend} did not act: all {len(equal)} images are byte for byte those of "
-                f"{name}. These numbers do not show that the remedy is useless."
+                f"{plain}. These numbers do not show that the remedy is useless."
             )
+
+
+#: Source images below which the interval of a mean without a range covers less than it says, by the study of
+#: docs/explanation/statistics.md.
+MIN_CLUSTERS = 30
 
 
 def note_few_clusters(results: Sequence[Figure]) -> Iterator[str]:
@@ -223,10 +231,13 @@ def _explain_losses(name: str, rows: Sequence[Figure]) -> Iterator[str]:
     reasons = {row["metric"]: frames.reasons(row) for row in rows}  # metric -> reason -> count
     total, failed = max(row["n"] + row["unscored"] for row in rows), 0
     for prefix, event in {NOT_EDITED: "failed", DECLINED: "were refused by the editor"}.items():
-        matches = [{r: n for r, n in counts.items() if r.startswith(prefix)} for counts in reasons.values()]
-        if most := max((sum(counts.values()) for counts in matches), default=0):
-            example = next(reason for counts in matches for reason in counts).removeprefix(prefix)
-            yield f"{name}: {most} of {total} edits {event}, for instance: {example}"
+        most, examples = 0, list[str]()  # most: edits, by the metric with most of them
+        for counts in reasons.values():
+            matching = [reason for reason in counts if reason.startswith(prefix)]
+            most = max(most, sum(counts[reason] for reason in matching))
+            examples += matching
+        if most:
+            yield f"{name}: {most} of {total} edits {event}, for instance: {examples[0].removeprefix(prefix)}"
             failed += most
     for row in (row for row in rows if row["unscored"] > failed):
         counts = reasons[row["metric"]].items()
@@ -282,7 +293,7 @@ def make_cards(
     images, 0 for none."""
     names = list(dict.fromkeys(name for run in loaded for name in run.edits))
     image_sources = (_list_image_sources(loaded, records.get(name), name) for name in names)
-    values = [[run.values(metric) for metric in metrics] for run in loaded]  # [run][metric]: sample -> value
+    values = [[run.values(metric) for metric in metrics] for run in loaded]  # [run][metric][sample]
     # A card shows the instruction of the first run that has the sample, preferably a negative one.
     by_track = sorted(loaded, key=lambda run: run.track != "negative")
     no_image: Thumbnail = {"none": "no pictures in this report"}
@@ -296,25 +307,26 @@ def make_cards(
             "Family": edit.family,
             "Instruction": None if edit.template is None else TEMPLATES[edit.template],
         }
-        excuses = ["no removal asked" if name in run.edits else "not in this run" for run in loaded]
+        card_values, replies = [], []  # of each run
+        for run, run_values, thumbnail in zip(loaded, values, edit_thumbnails, strict=True):
+            excuse = "no removal asked" if name in run.edits else "not in this run"
+            card_values.append([_round_value(of_metric.get(name, excuse)) for of_metric in run_values])
+            replies.append(_make_reply(run, thumbnail, name, metrics))
         yield cards.Card(
             name,
             edit.instruction,
             f"source image {edit.source_id} · object: {edit.object}{caption}",
-            {key: [entry] for key, entry in facets.items() if entry},
-            [
-                [_round_value(metric_values.get(name, excuse)) for metric_values in run_values]
-                for run_values, excuse in zip(values, excuses, strict=True)
-            ],
-            [*zip(("sample", "target"), thumbnails[:2], strict=False)],
-            said=[_make_reply(*pair, name, metrics) for pair in zip(loaded, edit_thumbnails, strict=True)],
+            facets={key: [entry] for key, entry in facets.items() if entry},
+            values=card_values,
+            pictures=[*zip(("sample", "target"), thumbnails[:2], strict=False)],
+            said=replies,
         )
 
 
 def _list_image_sources(
     loaded: Sequence[RunDir], sample: Sample | None, name: str
 ) -> list[str | dict[str, str]]:
-    """Where the images of a sample are: input, target, then the edit of each run; or why there is none."""
+    """The files of a sample's images: input, target, then the edit of each run; or why there is none."""
     image_sources: list[str | dict[str, str]] = [{"none": "not at hand"}] * 2
     if sample is not None:
         image_sources = [str(sample.sample_path), str(sample.source_path)]
@@ -339,9 +351,12 @@ def _make_reply(run: RunDir, thumbnail: Thumbnail, name: str, metrics: Sequence[
     for row in run.replies(name):
         if row.detail.get("box") and row.detail["score"] > row.detail["threshold"]:
             boxes.append((f"{edit.object} {row.detail['score']:.2f}", *row.detail["box"]))
-        evidence = {key: row.detail[key] for key in EVIDENCE if key in row.detail}
-        extras = [row.reason, evidence] if row.detail else [row.reason] if row.reason else []
-        rows.append([metrics.index(row.metric), row.value, *extras])
+        cells = [metrics.index(row.metric), row.value]
+        if row.reason or row.detail:
+            cells.append(row.reason)
+        if row.detail:
+            cells.append({key: row.detail[key] for key in EVIDENCE if key in row.detail})
+        rows.append(cells)
     size = images.read_size(run.image_path(edit)) if boxes and isinstance(thumbnail, str) else ()
     line = " · ".join(filter(None, parts))
     return cards.CardReply(thumbnail, size, boxes if size else (), line=line, rows=rows)

@@ -1,5 +1,7 @@
-"""The benchmark NeIn and the runs of `nein eval`: a run is an editor on an instruction track. Names, data and
-models are checked here; nothing is loaded."""
+"""`NeIn`, the benchmark behind `nein eval`: makes a run per editor and instruction track, and its scores.
+
+Names, data and models are checked here; models are loaded when a stage needs them.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,7 @@ import pandas as pd
 from nein.benchmarks.compare import Side
 from nein.benchmarks.nein import estimates, paper_numbers, report, stages
 from nein.benchmarks.nein.config import CompareConfig, EvalConfig, ReportConfig
-from nein.benchmarks.nein.runs import (
-    CORPUS,
-    EDIT,
-    SCORES,
-    RunDir,
-    export_questions,
-    order_runs,
-    score_output,
-)
+from nein.benchmarks.nein.runs import CORPUS, EDIT, SCORES, RunDir, export_questions, order_runs, score_output
 from nein.benchmarks.nein.stages import Edit, Score, Scorer
 from nein.benchmarks.runner import Benchmark, Finished, Run, machine_identity
 from nein.datasets import nein as loading
@@ -43,6 +37,116 @@ from nein.models.references import digest_models, identify
 from nein.reporting.scores import ScoreTable
 
 log = logging.getLogger(__name__)
+
+
+class NeIn(Benchmark):
+    """Editors told what an image should not show."""
+
+    name, title, command = "nein", "NeIn", "eval"
+    config, report_config, compare_config = EvalConfig, ReportConfig, CompareConfig
+    folder, reports_all = RunDir, True
+    page, gaps = staticmethod(report.make_page), staticmethod(estimates.negation_gaps)
+    paper_gaps = staticmethod(paper_numbers.paper_gaps)
+    paper_estimates = staticmethod(paper_numbers.paper_estimates)
+
+    def runs(self, config: EvalConfig, device: str) -> list[Run]:
+        """One run per editor and track; none for a report alone."""
+        edits, scores = "edit" in config.stages, "score" in config.stages
+        if not (edits or scores):
+            collect_runs([config.out_dir])
+            return []
+        # Editors, metrics and data.
+        choices = editor_choice.resolve_editors(
+            config.editor,
+            config.preset,
+            config.editor_options,
+            config.edited,
+            config.mend,
+            config.protocol == "paper",
+        )
+        for choice in choices if edits else ():
+            choice.check_references()
+        metrics = config.metrics if scores else []
+        judged = [name for name in metrics if not (config.answers_from and name == "removal_vqa")]
+        stages.check_references(judged, config)
+        dataset = _load_data(config, choices, metrics)
+        notes = [*_note_missing_images(dataset, config.data)] if dataset.missing else []
+        model_kinds = stages.list_model_kinds(judged)
+        if "vqa" in model_kinds:
+            notes += filter(None, (choice.kinship(config.models.vqa) for choice in choices))
+        blocks = Blocks(len(dataset.samples), config.batch_size, dataset.select(config.limit, config.samples))
+        # What all runs share: the scorer, and the identity of each metric.
+        answers = _read_log(config, choices) if judged != metrics else None
+        place = "device" if model_kinds else "host"  # metrics of pixels need no accelerator
+        load_scorer = functools.partial(Scorer, config, device)
+        scorer = Model("scoring", load_scorer, Scorer.describe, place, Scorer.usage)
+        outputs = {score_output(name): stages.collect_score_facts(name, config, device) for name in judged}
+        if answers is not None:
+            outputs[score_output("removal_vqa")] = {"answers": json_digest(answers)[:12]}
+        # A run per editor and track.
+        loaders: dict[str, Callable[[], Editor]] = {}  # an editor and its remedies share one loaded model
+        runs: list[Run] = []
+        for choice in choices:
+            editor, edited = _make_model(config, choice, device, loaders), blocks
+            if choice.requests is not None:  # edits are made one by one: a sample per block
+                edited = dataclasses.replace(blocks, size=1, unit=blocks.size)
+            for track in _list_tracks(config, choice):
+                run = RunDir(config.out_dir / choice.slug / track)
+                steps: list[Stage] = []
+                shared: Any = {"run": run, "dataset": dataset, "config": config}
+                if edits:
+                    steps.append(Edit(blocks=edited, model=editor, choice=choice, **shared))
+                else:
+                    _check_edits(run, edited)
+                if scores:
+                    score = Score(edited=edited, metrics=metrics, model=scorer, answers=answers, **shared)
+                    steps.append(score)
+                identity = {**_identify(config, choice), "track": track, "seed": config.seed}
+                identity |= {"data": dataset.records_sha256, **machine_identity(config, device)}
+                facts = {"editor": choice.slug, "track": track, "config": dataclasses.asdict(config)}
+                facts |= {"data": dataset.facts(blocks), "selected": {EDIT: edited.selection}}
+                # Edits alone are a part of a run, unless it has been scored before.
+                partial = not metrics and not run.list_complete_metrics(edited)
+                runs.append(Run(run, run.label, identity, steps, facts, outputs, partial, notes))
+        return runs
+
+    def scores(self, run: Run) -> ScoreTable:
+        """The scores by every metric that covers the whole selection; also computes FID (corpus.json)."""
+        folder = run.folder
+        names, opened = folder.list_complete_metrics(folder.blocks), folder.outputs(SCORES)
+        if partial := [
+            name for name in opened if name not in names and folder.list_blocks(score_output(name))
+        ]:
+            why = "scored on a smaller selection only, and left out; add to --metrics to complete"
+            log.warning("%s: %s %s", folder.label, ", ".join(partial), why)
+        corpus_metrics = [name for name in names if METRICS[name].kind == "corpus"]
+        entries = {
+            name: dataclasses.asdict(estimates.compute_corpus_metric(name, folder)) for name in corpus_metrics
+        }
+        if entries:
+            atomic.write_json(folder.path / CORPUS, entries)
+        return folder.make_scores()
+
+    def estimates(self, table: ScoreTable, folder: Any) -> pd.DataFrame:
+        return estimates.make_estimates(table, folder.corpus(), folder.track)
+
+    def primary_scores(self, table: ScoreTable, folder: Any) -> ScoreTable:
+        """The scores by the metric with the most unscored samples."""
+        unscored_counts = table.frame.loc[table.frame["value"].isna(), "metric"].value_counts()
+        return table.where(metric=unscored_counts.index[0]) if len(unscored_counts) else table
+
+    def harness_questions(self, run: Finished, options: Any) -> Iterator[Question]:
+        return export_questions(run.folder)
+
+    def sides(self, finished: Sequence[Finished], options: Any) -> dict[str, Side]:
+        loaded = order_runs([entry.folder for entry in finished])
+        chosen = [run for run in loaded if options is None or options.track in (run.track, "all")]
+        return report.make_sides(chosen, {run.name: run for run in loaded if run.track == "remove"})
+
+
+NEIN = NeIn()
+
+# --- data, and the editor of a run ------------------------------------------------------------
 
 
 def _load_data(config: EvalConfig, choices: Sequence[EditorChoice], metrics: Sequence[str]) -> Dataset:
@@ -73,162 +177,77 @@ def _note_missing_images(dataset: Dataset, name: str) -> Iterator[str]:
             yield f"{message}; their samples will be unscored."
 
 
+def make_services(config: EvalConfig) -> Services:
+    """The clients of served models, with the command's cache of answers."""
+    return Services.create(config, config.cache_dir / "answers.sqlite")
+
+
+def _make_model(
+    config: EvalConfig, choice: EditorChoice, device: str, loaders: dict[str, Callable[[], Editor]]
+) -> Model:
+    """The editor as a stage's model. loaders: editor without a remedy -> its loader; gets new editors."""
+    services = functools.partial(make_services, config)
+    load = functools.partial(
+        choice.load, device=device, dtype=config.dtype, batch_size=config.batch_size, services=services
+    )
+    load_plain = loaders.setdefault((choice.plain or choice).asked, Shared(load))
+    name = f"{choice.asked}/{choice.external.track}" if choice.external else choice.asked
+    loader = functools.partial(_load_editor, config, choice, device, load_plain)
+    return Model.one(name, loader, choice.place, "editor", choice.requests or 0)
+
+
 def _load_editor(
-    config: EvalConfig, choice: EditorChoice, device: str, plain: Callable[[], Editor]
+    config: EvalConfig, choice: EditorChoice, device: str, load_plain: Callable[[], Editor]
 ) -> Editor:
-    """The editor with its remedy, if it has one. plain: loads it without."""
+    """Loads the editor, with its remedy if it has one. load_plain: loads it without."""
     if not choice.remedy:
-        return plain()
+        return load_plain()
     from nein.models.judges import RemovalReward
     from nein.models.remedies.editors import add_remedy
 
     services = make_services(config)
 
-    def removal() -> RemovalReward:
+    def load_reward() -> RemovalReward:
         judge = stages.load_models(["removal_vqa"], config, device, services)["vqa"]
         return RemovalReward(judge, config.article)
 
     options: dict[str, Any] = {"device": device, "dtype": config.judge_dtype}
-    return add_remedy(plain(), choice.remedy, services=services, removal=removal, **options)
+    return add_remedy(load_plain(), choice.remedy, services=services, removal=load_reward, **options)
 
 
-def make_services(config: EvalConfig) -> Services:
-    return Services.create(config, config.cache_dir / "answers.sqlite")
+def _identify(config: EvalConfig, choice: EditorChoice) -> dict[str, Any]:
+    """The identity of the editor; of a remedy that asks the run's judge, also that of the judge."""
+    identity = choice.identity()
+    if choice.asks_the_run:
+        judge = config.models.vqa
+        identity["mend.judge"] = {"name": identify(judge), **digest_models({"judge": judge})}
+    return identity
+
+
+def _list_tracks(config: EvalConfig, choice: EditorChoice) -> list[str]:
+    return [choice.external.track] if choice.external else config.tracks
+
+
+def _check_edits(run: RunDir, blocks: Blocks) -> None:
+    """Raises UserError if the run lacks edits of these blocks."""
+    incomplete = [n for n in blocks.numbers if len(blocks.needed(n)) > run.count_records(EDIT, n, blocks)]
+    if incomplete:
+        raise UserError(
+            f"'{run.path}' lacks edits in {len(incomplete)} of {len(blocks.numbers)} blocks of samples; run "
+            "the stage edit to make them."
+        )
 
 
 def _read_log(config: EvalConfig, choices: Sequence[EditorChoice]) -> dict[str, str]:
     """The answers of a log by `runs.question_key`. Raises UserError for a run without edits."""
-    runs = [
-        RunDir(config.out_dir / choice.slug / track)
-        for choice in choices
-        for track in ([choice.external.track] if choice.external else config.tracks)
-    ]
-    if empty := next((run for run in runs if not run.list_blocks(EDIT)), None):
-        raise UserError(
-            f"'{empty.path}' has no edits that answers could be about; run the command with --metrics l1 and "
-            "without --answers-from, then nein export."
-        )
+    runs = []
+    for choice in choices:
+        runs += [RunDir(config.out_dir / choice.slug / track) for track in _list_tracks(config, choice)]
+    for run in runs:
+        if not run.list_blocks(EDIT):
+            raise UserError(
+                f"'{run.path}' has no edits that answers could be about; run the command with --metrics l1 "
+                "and without --answers-from, then nein export."
+            )
     questions = (question for run in runs for question in export_questions(run))
     return read_answers(expand_user(config.answers_from or ""), questions)
-
-
-class NeIn(Benchmark):
-    """Editors told what an image should not show."""
-
-    name, title, command = "nein", "NeIn", "eval"
-    config, report_config, compare_config = EvalConfig, ReportConfig, CompareConfig
-    folder, reports_all = RunDir, True
-    page, gaps = staticmethod(report.make_page), staticmethod(estimates.negation_gaps)
-    paper_gaps = staticmethod(paper_numbers.paper_gaps)
-    paper_estimates = staticmethod(paper_numbers.paper_estimates)
-
-    def runs(self, config: EvalConfig, device: str) -> list[Run]:
-        """One run per editor and track; none for a report alone."""
-        edits, scores = "edit" in config.stages, "score" in config.stages
-        if not (edits or scores):
-            collect_runs([config.out_dir])
-            return []
-        named = (config.editor, config.preset, config.editor_options, config.edited, config.mend)
-        choices = editor_choice.resolve_editors(*named, config.protocol == "paper")
-        for choice in choices if edits else ():
-            choice.check_references()
-        metrics = config.metrics if scores else []
-        judged = [name for name in metrics if not (config.answers_from and name == "removal_vqa")]
-        stages.check_references(judged, config)
-        dataset = _load_data(config, choices, metrics)
-        notes = [*_note_missing_images(dataset, config.data)] if dataset.missing else []
-        if "vqa" in stages.list_model_kinds(judged):
-            notes += filter(None, (choice.kinship(config.models.vqa) for choice in choices))
-        blocks = Blocks(len(dataset.samples), config.batch_size, dataset.select(config.limit, config.samples))
-        answers = _read_log(config, choices) if judged != metrics else None
-        place = (
-            "device" if stages.list_model_kinds(judged) else "host"
-        )  # metrics of pixels need no accelerator
-        load_scorer = functools.partial(Scorer, config, device)
-        scorer = Model("scoring", load_scorer, Scorer.describe, place, Scorer.usage)
-        outputs = {score_output(name): stages.collect_score_facts(name, config, device) for name in judged}
-        if answers is not None:
-            outputs[score_output("removal_vqa")] = {"answers": json_digest(answers)[:12]}
-        how: dict[str, Any] = {"device": device, "dtype": config.dtype, "batch_size": config.batch_size}
-        how["services"] = functools.partial(make_services, config)
-        loaders: dict[str, Callable[[], Editor]] = {}  # an editor and its remedies share one loaded model
-        runs: list[Run] = []
-        for choice in choices:
-            load = Shared(functools.partial(choice.load, **how))
-            plain = loaders.setdefault((choice.plain or choice).asked, load)
-            made_by = functools.partial(_load_editor, config, choice, device, plain)
-            external = choice.external
-            name = f"{choice.asked}/{external.track}" if external else choice.asked
-            editor = Model.one(name, made_by, choice.place, "editor", choice.requests or 0)
-            singly = choice.requests is not None  # edits are made one by one: a sample per block
-            edited = dataclasses.replace(blocks, size=1, unit=blocks.size) if singly else blocks
-            identity_of_editor = choice.identity()
-            if choice.asks_the_run:
-                judge = config.models.vqa
-                digests = digest_models({"judge": judge})
-                identity_of_editor["mend.judge"] = {"name": identify(judge), **digests}
-            for track in [external.track] if external else config.tracks:
-                run = RunDir(config.out_dir / choice.slug / track)
-                steps: list[Stage] = []
-                of_run: Any = {"run": run, "dataset": dataset, "config": config}
-                if edits:
-                    steps.append(Edit(blocks=edited, model=editor, choice=choice, **of_run))
-                elif incomplete := [
-                    n for n in edited.numbers if len(edited.needed(n)) > run.count_records(EDIT, n, edited)
-                ]:
-                    raise UserError(
-                        f"'{run.path}' lacks edits in {len(incomplete)} of {len(edited.numbers)} blocks of "
-                        "samples; run the stage edit to make them."
-                    )
-                if scores:
-                    steps.append(
-                        Score(edited=edited, metrics=metrics, model=scorer, answers=answers, **of_run)
-                    )
-                identity = {
-                    **identity_of_editor,
-                    "track": track,
-                    "seed": config.seed,
-                    "data": dataset.records_sha256,
-                }
-                identity |= machine_identity(config, device)
-                facts = {"editor": choice.slug, "track": track, "config": dataclasses.asdict(config)}
-                facts |= {"data": dataset.facts(blocks), "selected": {EDIT: edited.selection}}
-                # Edits alone are a part of a run, unless it has been scored before.
-                partial = not metrics and not run.list_complete_metrics(edited)
-                runs.append(Run(run, run.label, identity, steps, facts, outputs, partial, notes))
-        return runs
-
-    def scores(self, run: Run) -> ScoreTable:
-        """The scores by every metric that covers the whole selection; also computes FID (corpus.json)."""
-        folder = run.folder
-        names, opened = folder.list_complete_metrics(folder.blocks), folder.outputs(SCORES)
-        if partial := [
-            name for name in opened if name not in names and folder.list_blocks(score_output(name))
-        ]:
-            why = "scored on a smaller selection only, and left out; add to --metrics to complete"
-            log.warning("%s: %s %s", folder.label, ", ".join(partial), why)
-        corpus_metrics = [name for name in names if METRICS[name].kind == "corpus"]
-        if entries := {
-            name: dataclasses.asdict(estimates.compute_corpus_metric(name, folder)) for name in corpus_metrics
-        }:
-            atomic.write_json(folder.path / CORPUS, entries)
-        return folder.make_scores()
-
-    def estimates(self, table: ScoreTable, folder: Any) -> pd.DataFrame:
-        return estimates.make_estimates(table, folder.corpus(), folder.track)
-
-    def primary_scores(self, table: ScoreTable, folder: Any) -> ScoreTable:
-        """The scores by the metric with the most unscored samples."""
-        unscored_counts = table.frame.loc[table.frame["value"].isna(), "metric"].value_counts()
-        return table.where(metric=unscored_counts.index[0]) if len(unscored_counts) else table
-
-    def harness_questions(self, run: Finished, options: Any) -> Iterator[Question]:
-        return export_questions(run.folder)
-
-    def sides(self, finished: Sequence[Finished], options: Any) -> dict[str, Side]:
-        loaded = order_runs([entry.folder for entry in finished])
-        chosen = [run for run in loaded if options is None or options.track in (run.track, "all")]
-        return report.make_sides(chosen, {run.name: run for run in loaded if run.track == "remove"})
-
-
-NEIN = NeIn()

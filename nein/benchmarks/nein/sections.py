@@ -1,4 +1,8 @@
-"""The tables and plots of a NeIn report, each a selection of rows and columns of the estimates."""
+"""Defines the tables and plots of a NeIn report, each a selection of rows and columns of the estimates.
+
+Parts: the list of sections; columns and cells that tables share; the sections, of which `make_results_table`
+and `make_label_tables` also serve other pages.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ from nein.reporting.tables import Column, Row, Show, Table, count, count_scored,
 from nein.statistics import two_way
 from nein.wording.families import CELLS, CONSTRUCTIONS, DEPTH, OTHERS
 
+# Columns that name the rows of tables.
 TRACK_NAMES = {"negative": "negative", "remove": '"Remove the X."', "add": '"Add a X."'}
 EDITOR = Row("model", "editor")
 RUN = (EDITOR, Row("variant", "instruction", TRACK_NAMES))
@@ -25,8 +30,29 @@ METRIC = Row("metric", names=name_metric)
 BY_JUDGE = (EDITOR, Row("metric", "judge", REMOVAL_JUDGES))
 
 
-def _columns(column: str, titles: Mapping[str, Any], show: Show | None = None) -> list[Column]:
-    """A column per title, of the estimates with that entry in the column `column` of the frame."""
+def make_sections(comparisons: Table = COMPARISONS) -> list[Section]:
+    """All sections, in the order of the page, which leaves out tables without estimates."""
+    columns = (_expand_metrics({}), Column("scored", {}, count_scored))
+    breakdowns = []
+    for key, title in {"by_template": "negative instruction", "by_object": "object"}.items():
+        breakdowns.append(Table(key, f"By {title}", (*RUN, Row("group", title)), columns))
+    return [
+        _make_gap(),
+        make_minimal_pairs(),
+        _make_results(),
+        _make_families(),
+        Section("breakdowns", "Breakdowns", breakdowns),
+        Section("comparisons", "Comparisons", [comparisons]),
+        _make_judges(),
+        _make_protocols(),
+    ]
+
+
+# --- columns and cells -----------------------------------------------------------------------
+
+
+def _entry_columns(column: str, titles: Mapping[str, Any], show: Show | None = None) -> list[Column]:
+    """A column for each of `titles`: title -> the entry, in `column` of the frame, of the estimates shown."""
     return [Column(title, {column: name}, show or estimate()) for title, name in titles.items()]
 
 
@@ -36,41 +62,45 @@ def show_mean(figures: Sequence[Figure]) -> str:
     return tables.text(figures[0], interval="reach" if is_mean else "ends")
 
 
-def _metrics(selection: Mapping[str, Any]) -> Column:
+def _expand_metrics(selection: Mapping[str, Any]) -> Column:
     """A column per metric, those of plug-ins included."""
     return Column("", selection, show_mean, by="metric", names=name_metric, order=tuple(METRICS))
 
 
-def _presence_metrics(by_judge: bool = True) -> tuple[str, ...]:
-    """The metrics of what an image shows, by a judge or by known truth; or all others."""
-    return tuple(name for name, row in METRICS.items() if (row.by_judge or row.by_truth) == by_judge)
+def _list_metrics(presence: bool) -> tuple[str, ...]:
+    """The metrics of the presence of objects, by a judge or by known truth; or all others."""
+    return tuple(name for name, row in METRICS.items() if (row.by_judge or row.by_truth) == presence)
 
 
 def _show_refused(figures: Sequence[Figure]) -> str:
     return f"{round(figures[0]['value'] * figures[0]['n'])} of {figures[0]['n']}"
 
 
-def results_table(
+# --- results ---------------------------------------------------------------------------------
+
+
+def make_results_table(
     key: str = "results", title: str = "Results", metrics: Sequence[str] | None = None
 ) -> Table:
-    """Table 3 for these metrics; by default all, with Removal last, which a narrow screen shows."""
-    order = metrics or (*(name for name in METRICS if name not in REMOVAL_JUDGES), *reversed(REMOVAL_JUDGES))
+    """Table 3 of the paper for these metrics; by default for all, with Removal in the last columns."""
+    others = [name for name in METRICS if name not in REMOVAL_JUDGES]
+    order = metrics or (*others, *reversed(REMOVAL_JUDGES))
     selection = {"task": ("results", "refusals"), "group": ("", ALL), "metric": (*order, "refused")}
-    columns = [
-        Column("", {"metric": order}, show_mean, by="metric", names=name_metric, order=order),
-        Column("scored", {"task": "results"}, count_scored),
-        Column("refused", {"task": "refusals"}, _show_refused),
-    ]
-    return Table(key, title, RUN, columns if metrics else [*columns[1:], columns[0]], selection)
+    values = Column("", {"metric": order}, show_mean, by="metric", names=name_metric, order=order)
+    scored = Column("scored", {"task": "results"}, count_scored)
+    refused = Column("refused", {"task": "refusals"}, _show_refused)
+    columns = (values, scored, refused) if metrics else (scored, refused, values)
+    return Table(key, title, RUN, columns, selection)
 
 
-def quality_and_presence() -> list[Table]:
-    """Table 3 in two parts, as in the paper."""
-    quality = results_table("results_quality", "Image quality", _presence_metrics(by_judge=False))
-    return [quality, results_table("results_presence", "Removal and retention", _presence_metrics())]
+def make_paper_tables() -> list[Table]:
+    """Table 3 of the paper, in its two parts."""
+    quality = make_results_table("results_quality", "Image quality", _list_metrics(presence=False))
+    presence = _list_metrics(presence=True)
+    return [quality, make_results_table("results_presence", "Removal and retention", presence)]
 
 
-def _results_section() -> Section:
+def _make_results() -> Section:
     limit = Table(
         "limit",
         "FID for N to infinity",
@@ -81,18 +111,20 @@ def _results_section() -> Section:
         "is that of another sample of N images; compare FIDs at equal N.",
     )
     note = "Requests that the editor or its service declined: in no score, and sent again only with "
-    rows, columns = (
-        (*RUN, Row("group", "negative instruction")),
-        [Column("%"), Column("refused", {}, _show_refused)],
-    )
+    rows = (*RUN, Row("group", "negative instruction"))
+    columns = [Column("%"), Column("refused", {}, _show_refused)]
     refusals = Table("refusals", "Refused by the editor", rows, columns, note=f"{note}retry_refused.")
-    return Section("results", "Results", [*quality_and_presence(), limit, refusals])
+    return Section("results", "Results", [*make_paper_tables(), limit, refusals])
 
 
-def _families_section() -> Section:
+# --- families of negation --------------------------------------------------------------------
+
+
+def _make_families() -> Section:
     """Tables by family of negation, and by the difficulty of a sentence if it is known."""
-    rows, selection = [*RUN, Row("group", "family")], {"task": "families", "metric": _presence_metrics()}
-    columns = [_metrics(selection), Column("scored", {}, count_scored)]
+    rows = [*RUN, Row("group", "family")]
+    selection = {"task": "families", "metric": _list_metrics(presence=True)}
+    columns = [_expand_metrics(selection), Column("scored", {}, count_scored)]
     by_family = Table("families", "By family of negation", rows, columns, selection)
     rows, selection = [*rows, METRIC, Row("axis", "how many")], {**selection, "task": "difficulty"}
     columns = [
@@ -100,7 +132,7 @@ def _families_section() -> Section:
         Column("n of each", show=_show_counts),
     ]
     by_difficulty = Table("difficulty", "By family and difficulty", rows, columns, selection)
-    curves = [_curve(OTHERS, ", without a denial above"), _curve(DEPTH, "")]
+    curves = [_plot_curve(OTHERS, ", without a denial above"), _plot_curve(DEPTH, "")]
     return Section("families", "Families of negation", [by_family, by_difficulty], curves)
 
 
@@ -108,7 +140,8 @@ def _show_counts(figures: Sequence[Figure]) -> str:
     return ", ".join(dict.fromkeys(str(figure["n"]) for figure in figures))
 
 
-def _curve(axis: str, condition: str) -> plots.Plot:
+def _plot_curve(axis: str, condition: str) -> plots.Plot:
+    """Obedience by the level of difficulty on an axis."""
     return plots.plot(
         axis.replace(" ", "_"),
         f"Edits that obey a negation, by what is known of the pictures, by number of {axis}{condition}, 95 % "
@@ -123,10 +156,16 @@ def _curve(axis: str, condition: str) -> plots.Plot:
     )
 
 
-def _gap_section() -> Section:
+# --- the negation gap, and what decides an edit ----------------------------------------------
+
+
+def _make_gap() -> Section:
+    """Tables of the gap, over all samples and by template, and of what a rewriter loses; two plots."""
     of_gap = {"statistic": "gap"}
     columns = [
-        *_columns("statistic", {'"Remove the X."': "affirmed", "negative": "negated", "gap (points)": "gap"}),
+        *_entry_columns(
+            "statistic", {'"Remove the X."': "affirmed", "negative": "negated", "gap (points)": "gap"}
+        ),
         Column("ratio", {"statistic": "ratio"}),
         Column("p", of_gap, p_value()),
         Column("pairs", of_gap, count()),
@@ -171,7 +210,7 @@ def _gap_section() -> Section:
     parts = {"by the rewriter": "rewriter", "by the painter": "painter", "whole": "whole"}
     of_whole = {"statistic": "whole"}
     columns = [
-        *_columns("statistic", parts),
+        *_entry_columns("statistic", parts),
         Column("cannot tell", of_whole, entry("cannot_tell")),
         Column("scored", of_whole, count_scored),
     ]
@@ -185,7 +224,8 @@ def _gap_section() -> Section:
     return Section("gap", "Negation gap", [overall, losses, by_template], [removal, gaps])
 
 
-def minimal_pairs_section() -> Section:
+def make_minimal_pairs() -> Section:
+    """What the instruction, the image and both together contribute to an edit."""
     of_part = {"statistic": "part"}
     columns = [
         *(Column(f"{cell} (change)", {"statistic": "change", "group": cell}) for cell in CELLS),
@@ -221,13 +261,17 @@ def minimal_pairs_section() -> Section:
     return Section("minimal_pairs", "Minimal pairs", [table], [parts])
 
 
-def _judges_section() -> Section:
+# --- judges and people -----------------------------------------------------------------------
+
+
+def _make_judges() -> Section:
+    """Error rates and controls of judges, corrected estimates, agreement, and the tables of labels."""
     rates = {"sensitivity": "sensitivity", "specificity": "specificity", "ROC-AUC": "auc"}
     counts = {"present": "sensitivity", "absent": "specificity"}
     columns = [
-        *_columns("metric", rates),
-        *_columns("metric", counts, count()),
-        *_columns("metric", {"unscored": "sensitivity"}, count("unscored")),
+        *_entry_columns("metric", rates),
+        *_entry_columns("metric", counts, count()),
+        *_entry_columns("metric", {"unscored": "sensitivity"}, count("unscored")),
     ]
     note = (
         "Sensitivity: share of present objects that are seen; specificity: share of absent objects that are "
@@ -237,7 +281,7 @@ def _judges_section() -> Section:
     calibration = Table("calibration", "Judges on known truth", rows, columns, note=note)
     answers = {"yes before": "before", "after": "after", "fall": "fall", "same answer": "same"}
     columns = [
-        *_columns("metric", answers),
+        *_entry_columns("metric", answers),
         Column("scored", {"metric": ("fall", "same")}, count_scored),
         Column("flag", {"metric": ("fall", "same")}, entry("flag")),
     ]
@@ -250,7 +294,7 @@ def _judges_section() -> Section:
     rows = (Row("judge"), Row("group", "control", calibrations.CONTROLS))
     controls = Table("controls", "Judges under controls", rows, columns, note=note)
     columns = [
-        *_columns("statistic", {"as judged": "judged", "corrected": "corrected"}),
+        *_entry_columns("statistic", {"as judged": "judged", "corrected": "corrected"}),
         Column("not corrected because", {"statistic": "corrected"}, entry("refused")),
     ]
     note = (
@@ -262,7 +306,7 @@ def _judges_section() -> Section:
     title = "Corrected for the judge's error"
     corrected = Table("corrected", title, (*RUN, METRIC), columns, note=note)
     agree = {"same verdict %": "same", "Cohen's kappa": "kappa", "Krippendorff's alpha": "alpha"}
-    columns = [*_columns("statistic", agree), Column("samples", {"statistic": "same"}, count())]
+    columns = [*_entry_columns("statistic", agree), Column("samples", {"statistic": "same"}, count())]
     note = "Removal by VQA against removal by detection. –: all verdicts are the same."
     agreement = Table("agreement", "Agreement of the judges", RUN, columns, note=note)
     reliability = plots.plot(
@@ -277,15 +321,15 @@ def _judges_section() -> Section:
         diagonal=True,
         axes=("soft score", "per cent really present"),
     )
-    tables_made = [calibration, controls, corrected, agreement, *label_tables()]
+    tables_made = [calibration, controls, corrected, agreement, *make_label_tables()]
     return Section("judges", "Judges", tables_made, [reliability])
 
 
-def label_tables() -> list[Table]:
+def make_label_tables() -> list[Table]:
     """The tables of people's labels: runs, judges and raters."""
     of_labels = {"statistic": "labelled"}
     columns = [
-        *_columns("statistic", {"as judged": "judged", "with labels": "labelled"}),
+        *_entry_columns("statistic", {"as judged": "judged", "with labels": "labelled"}),
         Column("labels", of_labels, count()),
         Column("more labels for ± 5 points", of_labels, entry("more")),
         Column("not given because", of_labels, entry("refused")),
@@ -299,16 +343,20 @@ def label_tables() -> list[Table]:
     labelled = Table("labelled", "Removal with people's labels", (*RUN, METRIC), columns, note=note)
     sees = {"sees what people see %": "sensitivity", "sees none where people see none %": "specificity"}
     columns = [
-        *_columns("statistic", {"same verdict %": "same", **sees}),
+        *_entry_columns("statistic", {"same verdict %": "same", **sees}),
         Column("labels", {"statistic": "same"}, count()),
     ]
     rows = (Row("metric", "judge", REMOVAL_JUDGES), Row("by"), Row("group", ""))
     return [labelled, Table("judge-people", "The judges against people", rows, columns), labels.AGREEMENT]
 
 
-def _protocols_section() -> Section:
+# --- protocols -------------------------------------------------------------------------------
+
+
+def _make_protocols() -> Section:
+    """The estimates under either protocol, by quirk of the published one."""
     columns = [
-        *_columns("statistic", {"fixed": "fixed", "paper": "paper"}),
+        *_entry_columns("statistic", {"fixed": "fixed", "paper": "paper"}),
         Column("change", {"statistic": ("fixed", "paper")}, _show_change),
         Column("samples that flip", {"statistic": "flips"}),
         Column("n (fixed / paper)", {"statistic": ("fixed", "paper")}, _show_ns),
@@ -331,20 +379,3 @@ def _show_change(figures: Sequence[Figure]) -> str:
 
 def _show_ns(figures: Sequence[Figure]) -> str:
     return str(figures[0].get("note") or " / ".join(dict.fromkeys(str(figure["n"]) for figure in figures)))
-
-
-def all_sections(comparisons: Table = COMPARISONS) -> list[Section]:
-    """All sections of a report; a table without estimates is left out."""
-    compared = Section("comparisons", "Comparisons", [comparisons])
-    columns = (_metrics({}), Column("scored", {}, count_scored))
-    breakdowns = []
-    for key, title in {"by_template": "negative instruction", "by_object": "object"}.items():
-        breakdowns.append(Table(key, f"By {title}", (*RUN, Row("group", title)), columns))
-    of_runs = [
-        _gap_section(),
-        minimal_pairs_section(),
-        _results_section(),
-        _families_section(),
-        Section("breakdowns", "Breakdowns", breakdowns),
-    ]
-    return [*of_runs, compared, _judges_section(), _protocols_section()]

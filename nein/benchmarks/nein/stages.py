@@ -1,7 +1,7 @@
-"""The two stages of a NeIn run, `Edit` and `Score`, and the models and options of its metrics.
+"""The two stages of a NeIn run: `Edit` makes an image per sample, `Score` a value per sample and metric.
 
-`Edit`: an image per sample, or the reason why there is none. `Score`: a value per sample and metric, or a
-reason; an image is decoded once for all metrics of a block.
+A missing image or value has a reason in its place. Parts: the stage of edits; the stage of scores, with
+`Scorer`, which holds the loaded models; the models and options of metrics, from the configuration.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ from nein.wording.families import MINIMAL_PAIRS
 #: Largest ratio of two aspect ratios that count as equal, since editors round sides.
 ASPECT = 1.05
 
+# --- edits -----------------------------------------------------------------------------------
+
 
 @dataclass(kw_only=True, eq=False)
 class Edit(Stage):
@@ -86,7 +88,7 @@ class Edit(Stage):
     def work(self, editor: Any, inputs: Any, missing: tuple[str, ...]) -> dict[str, list[EditRow]]:
         number, members = inputs
         readable = [(sample, image) for sample, image in members if not isinstance(image, str)]
-        results = iter(self._make_results(editor, readable))
+        results = iter(self._edit(editor, readable))  # one per readable image, in order
         rows: list[EditRow] = []
         images_made: list[tuple[Path, np.ndarray]] = []  # (H, W, 3) uint8 each
         for index, (sample, image) in zip(self.blocks.needed(number), members, strict=True):
@@ -101,7 +103,8 @@ class Edit(Stage):
             result, row.orientation = next(results)
             row.sample_sha256, row.note = pixel_digest(image), result.note
             row.rewritten = result.rewritten
-            row.seed = row.seed if getattr(editor, "seeded", True) else None  # None: it takes no seed
+            if not getattr(editor, "seeded", True):
+                row.seed = None
             if result.image is None:
                 row.error = result.error or "the editor gave no image and no reason"
                 row.refused, row.again = result.refused, result.transient and not result.refused
@@ -114,8 +117,9 @@ class Edit(Stage):
             list(pool.map(lambda pair: images.write_png(*pair), images_made))
         return {EDIT: rows}
 
-    def _make_results(self, editor: Any, members: Sequence[Any]) -> list[tuple[EditResult, int]]:
-        """The result of each sample, and the EXIF orientation of its image (1 for an editor's own)."""
+    def _edit(self, editor: Any, members: Sequence[Any]) -> list[tuple[EditResult, int]]:
+        """Edits samples, each with its image; returns results, each with the EXIF orientation of its image,
+        which is 1 unless the image was made elsewhere."""
         if isinstance(editor, ExternalEdits):
             return [editor.read(sample.id) for sample, _ in members]
         requests = []
@@ -146,6 +150,9 @@ class Edit(Stage):
         ]
 
 
+# --- scores ----------------------------------------------------------------------------------
+
+
 class Scorer:
     """The models and caches of all metrics of a command, shared by threads; models load on first use."""
 
@@ -167,8 +174,9 @@ class Scorer:
                 self.loaded = {**models_loaded, **self.loaded}
         batch = Batch(items, self.loaded, make_settings(self._config), tuple(run_metrics))
         metrics = [METRICS[name] for name in names]
-        if self._services is None:
+        if self._services is None:  # metrics of pixels alone
             return score_batch(metrics, batch)
+        # Features of images and answers of judges are cached by block.
         scope, folder = hash_scope(item.id for item in items), self._config.cache_dir / "features"
         stores = BlockStore(FeatureCache(folder), scope), BlockStore(self._services.cache, scope)
         scores = score_batch(metrics, dataclasses.replace(batch, features=stores[0], records=stores[1]))
@@ -210,14 +218,15 @@ class Score(Stage):
         self.judged = [name for name in self.metrics if self.answers is None or name != "removal_vqa"]
         self.blocks, self.outputs = self.edited.units, tuple(map(score_output, self.metrics))
         self.plain, judge = self.config.protocol == "paper", self.config.models.vqa
-        # Requests per sample to a judge behind an address; a caption is estimated to name six objects.
+        # Requests per sample to a served judge. Retention asks about every object of a caption: about six.
         asking = [name for name in self.judged if "vqa" in METRICS[name].models]
-        count = sum({"retention_vqa": 6}.get(name, 1) for name in asking)
+        count = sum(6 if name == "retention_vqa" else 1 for name in asking)
         self.asks = {judge: count} if count and is_served(judge) else {}
 
     def read(self, number: int) -> tuple[int, list[EditPair]]:
         needed = self.blocks.needed(number)
-        numbers = Blocks(self.blocks.count, self.edited.size, needed).numbers  # of the blocks of edits
+        # A block of edits may be smaller than one of scores.
+        numbers = Blocks(self.blocks.count, self.edited.size, needed).numbers
         edits = {row.id: row for row in self.run.rows(EDIT, numbers)}
         samples = self.dataset.members(needed)
         if not edits.keys() >= {sample.id for sample in samples}:
@@ -230,28 +239,30 @@ class Score(Stage):
         return number, [self._make_pair(sample, edits[sample.id], read) for sample in samples]
 
     def _read(self, path: Path, role: str) -> tuple[np.ndarray | str, str]:
-        """(image or the reason why there is none, digest of its pixels or "")."""
+        """(image (H, W, 3) uint8, digest of its pixels), or (the reason why there is none, "")."""
         image = read_image(path, role, self.plain)
         return image, "" if isinstance(image, str) else pixel_digest(image)
 
     def _make_pair(self, sample: Sample, edit: EditRow, read: Callable[..., Any]) -> EditPair:
-        """The images of a sample that the metrics need, or a sentence in the place of an unusable one."""
+        """The images of a sample that the metrics need; in place of an unusable image, the reason."""
         if edit.image is None:
             return EditPair(sample.id, edit.why_not)
         needed = {image for name in self.metrics for image in METRICS[name].images}
+        # The edited image.
         edited = read_image(self.run.image_path(edit), "edited")
         if not isinstance(edited, str) and pixel_digest(edited) != edit.sha256:
             edited = "the edited image on disk is not the one this run wrote; remove it and rerun the command"
         values: Json = {"object": sample.object, "caption": sample.caption}  # further fields of the EditPair
         if edit.orientation != 1 and not isinstance(edited, str):
             values["upright"] = images.turn_upright(edited, edit.orientation)
+        # The images of the data: target, unedited sample, and the sample without each of its objects.
         if "target" in needed:
             values["target"], values["target_key"] = read(sample.source_path, "COCO")
         if "sample" in needed:
             unedited, digest = read(sample.sample_path, "NeIn")
             values |= {"sample": unedited, "sample_key": digest}
             if not isinstance(unedited, str):
-                if self.plain and digest != edit.sample_sha256:  # the editor got it decoded without `plain`
+                if self.plain and digest != edit.sample_sha256:  # editors get it without `plain`
                     digest = pixel_digest(images.decode(sample.sample_path))
                 if digest != edit.sample_sha256:
                     error = "the NeIn image is not the one that was edited; it was changed in between"
@@ -260,10 +271,13 @@ class Score(Stage):
                     values["sample_upright"] = images.turn_upright(unedited, orientation)
         if "things" in needed:
             images_without = [read_image(thing.without, "known") for thing in sample.things]
-            values["things"] = next((error for error in images_without if isinstance(error, str)), None) or [
-                SceneObject(thing.name, thing.stays, np.asarray(image))
-                for thing, image in zip(sample.things, images_without, strict=True)
-            ]
+            errors = [image for image in images_without if isinstance(image, str)]
+            things = zip(sample.things, images_without, strict=True)
+            values["things"] = (
+                errors[0]
+                if errors
+                else [SceneObject(thing.name, thing.stays, np.asarray(image)) for thing, image in things]
+            )
         return EditPair(sample.id, edited, **values)
 
     def work(self, model: Scorer, inputs: Any, missing: tuple[str, ...]) -> dict[str, list[ScoreRow]]:
@@ -325,22 +339,21 @@ def _write_features(
     pairs = zip(items, scores, strict=True)
     rows = [(item, score.features) for item, score in pairs if score.features is not None]
     width = rows[0][1][0].shape[0] if rows else 0  # D
-    tensors = {
-        name: np.asarray([features[side] for _, features in rows], np.float32).reshape(len(rows), width)
-        for side, name in enumerate(("edited", "target"))
-    }
+    edited = np.asarray([features[0] for _, features in rows], np.float32).reshape(len(rows), width)
+    target = np.asarray([features[1] for _, features in rows], np.float32).reshape(len(rows), width)
     ids = [item.id for item, _ in rows]
     facts = {"ids": ids, "images": run.pixels(number, ids), "targets": [item.target_key for item, _ in rows]}
     # One key, since the format writes several keys in a random order.
-    content = safetensors.numpy.save(tensors, metadata={"about": json.dumps(facts, sort_keys=True)})
+    metadata = {"about": json.dumps(facts, sort_keys=True)}
+    content = safetensors.numpy.save({"edited": edited, "target": target}, metadata=metadata)
     atomic.write_bytes(run.feature_path(metric, number), content)
 
 
-# --- models and options of metrics ---
+# --- models and options of metrics -----------------------------------------------------------
 
 
 def list_model_kinds(metrics: Iterable[str]) -> list[str]:
-    """The models of these metrics, each once: kinds of encoders and judges, or a network's "module:class"."""
+    """The kinds of models that these metrics need: of encoders and judges, or a network's "module:class"."""
     return list(dict.fromkeys(kind for name in metrics for kind in METRICS[name].models))
 
 
@@ -379,15 +392,15 @@ def load_models(
 def select_judge_options(kind: str, config: EvalConfig) -> dict[str, Any]:
     """The options of a judge, as `metrics.load_judge` takes them."""
     if kind == "vqa":
-        weights = config.models.vqa_quantization
-        return {**config.models.vqa_options, **({"quantization": weights} if weights != "none" else {})}
+        options, weights = config.models.vqa_options, config.models.vqa_quantization
+        return dict(options) if weights == "none" else {**options, "quantization": weights}
     if kind == "ovd":
         return {"pad": config.models.ovd_pad, "backend": config.models.ovd_backend}
     return {}
 
 
 def make_settings(config: EvalConfig) -> Settings:
-    """The settings of metrics that the configuration has."""
+    """The settings of metrics, from the configuration."""
     # Fields of the same name in both.
     shared = ("align", "protocol", "threshold", "article", "evidence", "batch_size")
     return Settings(
@@ -399,11 +412,16 @@ def make_settings(config: EvalConfig) -> Settings:
 
 def collect_score_facts(metric: str, config: EvalConfig, device: str) -> dict[str, Any]:
     """Everything in the configuration that decides a metric's values, given the images."""
-    row, facts = METRICS[metric], {"device": device.partition(":")[0]}
-    for kind in row.models:
-        facts[kind] = kind if ":" in kind else identify(getattr(config.models, kind))
+    facts, models = {"device": device.partition(":")[0]}, {}
+    for kind in METRICS[metric].models:
+        if ":" in kind:  # the network of one metric
+            facts[kind] = kind
+            continue
+        models[kind] = getattr(config.models, kind)
+        facts[kind] = identify(models[kind])
         if kind in metric_models.JUDGES:
             facts |= {"dtype": config.judge_dtype, **select_judge_options(kind, config)}
-    models = {kind: getattr(config.models, kind) for kind in row.models if ":" not in kind}
     settings = make_settings(config)
-    return facts | digest_models(models) | {name: settings.identity(name) for name in row.settings}
+    return (
+        facts | digest_models(models) | {name: settings.identity(name) for name in METRICS[metric].settings}
+    )
