@@ -1,5 +1,6 @@
-"""Editors: image and instruction in, edited image out. Importing the package loads neither torch nor
-diffusers.
+"""Gets image editors by name: their rows, downloads and options, and the loaded editor itself.
+
+Importing the package loads neither torch nor diffusers.
 
 >>> from nein import editors
 >>> editor = editors.get_editor("magicbrush-nano")
@@ -24,7 +25,7 @@ from nein.editors.presets import (
     PIPELINES,
     PRESETS,
     EditorPreset,
-    preset_row,
+    find_preset_row,
     split_address,
     split_lora,
 )
@@ -43,45 +44,45 @@ from nein.loading.references import (
 
 #: Entry-point group of other packages' editors: "module:attribute" of an object that `make_editor` takes.
 PLUGINS = "nein.editors"
-#: Names of our editors, which plug-ins cannot take.
+#: Names of our editors and rows, which plug-ins cannot take.
 _OURS = frozenset({*BASIC, *PRESETS, *(editor for editor, _ in DEFAULT_ROWS)})
 
 
-@functools.cache  # to look through all installed packages takes a tenth of a small command
-def plugins() -> dict[str, metadata.EntryPoint]:
+@functools.cache  # the search through all installed packages takes a tenth of a small command's time
+def find_plugins() -> dict[str, metadata.EntryPoint]:
     return {point.name: point for point in metadata.entry_points(group=PLUGINS) if point.name not in _OURS}
 
 
 def available() -> list[str]:
     """Names of all editors, sorted."""
-    return sorted({*_OURS, *plugins()})
+    return sorted({*_OURS, *find_plugins()})
 
 
-def row_of(name: str) -> EditorPreset | None:
+def find_row(name: str) -> EditorPreset | None:
     """Row of an editor; None for one that is not ours. Raises EditorError for an unknown name."""
-    if name in BASIC or name in PRESETS:
-        return BASIC.get(name) or PRESETS[name]
+    if row := BASIC.get(name) or PRESETS.get(name):
+        return row
     parsed = parse_reference(name)
     if name not in _OURS and not parsed.has_files:
-        if parsed.kind in ("served", "attribute") or name in plugins():
+        if parsed.kind in ("served", "attribute") or name in find_plugins():
             return None
         hint = "Or pass a local folder or hub id (owner/name) of an editing pipeline."
         raise unknown("editor", name, available(), hint)
     only_nano = (name, "nano") in DEFAULT_ROWS and (name, "paper") not in DEFAULT_ROWS
-    return preset_row(name, "nano" if only_nano else "paper")
+    return find_preset_row(name, "nano" if only_nano else "paper")
 
 
-def can(name: str, feature: str) -> bool:
+def supports(name: str, feature: str) -> bool:
     """Whether an editor's requests may have `feature`: "negative_prompt", "guided" or "weights"."""
     if is_served(name):  # a hosting service has none
         from nein.loading.service import find_host
 
         return feature == "negative_prompt" and not find_host(split_address(name)[0])
-    row = row_of(name)
-    if row is None:
+    row = find_row(name)
+    if row is None or feature not in row.can:
         return False
-    takes_none = PIPELINES.get(row.pipeline or "", {}).get("negative", {}) is None
-    return feature in row.can and not (feature == "negative_prompt" and takes_none)
+    recipe = PIPELINES.get(row.pipeline or "", {})
+    return feature != "negative_prompt" or recipe.get("negative", {}) is not None
 
 
 def check(name: str, **overrides: Any) -> None:
@@ -91,27 +92,27 @@ def check(name: str, **overrides: Any) -> None:
         load_attribute(name)
     if kind == "served":
         split_address(name)
-    row = row_of(name)
+    row = find_row(name)
     for option in overrides:
-        if row is not None and option not in row.values:  # options of a plug-in are unknown
-            raise unknown("option", option, [*row.values], f"It was passed to editor '{name}'.")
+        if row is not None and option not in row.settings:  # options of a plug-in are unknown
+            raise unknown("option", option, [*row.settings], f"It was passed to editor '{name}'.")
 
 
 def origins(
     name: str, checkpoint: str | None = None, revision: str | None = None, **overrides: Any
 ) -> list[Need]:
     """Downloads of `get_editor` with the same arguments; loads nothing. Raises EditorError."""
-    row = row_of(name)
+    row = find_row(name)
     if row is None or not row.preset:
         return []
-    reference, revision = _checkpoint(row, checkpoint, revision)
+    reference, revision = _choose_checkpoint(row, checkpoint, revision)
     options = {**row.options(), **overrides}
     repository, colon, file = reference.partition(":")
     on_hub = bool(colon) and repository.count("/") == 1  # owner/name:FILE
-    needs = [Need.parse(repository, revision, (file,)) if on_hub else Need.parse(reference, revision)]
+    needs = [Need.parse(repository, revision, (file,))] if on_hub else [Need.parse(reference, revision)]
     if options.get("config") and (on_hub or expand_user(reference).is_file()):
         needs.append(Need.parse(options["config"], files=TEXTS))
-    needs += [Need.parse(options[option]) for option, layout in row.layouts.items() if layout]
+    needs += [Need.parse(options[option]) for option, source in row.models.items() if source == "hub"]
     if row.rewriter and options.get("rewriter"):
         needs.append(Need.parse(row.rewriter))
     if options.get("lora"):
@@ -120,8 +121,10 @@ def origins(
     return [need for need in needs if need is not None]
 
 
-def _checkpoint(row: EditorPreset, checkpoint: str | None, revision: str | None) -> tuple[str, str | None]:
-    """(checkpoint, revision), those passed or those of the row."""
+def _choose_checkpoint(
+    row: EditorPreset, checkpoint: str | None, revision: str | None
+) -> tuple[str, str | None]:
+    """(checkpoint, revision) that were passed, or those of the row. Raises EditorError."""
     if checkpoint is not None:
         return checkpoint, revision  # the row's revision is of the row's checkpoint
     if row.checkpoint is None:
@@ -154,19 +157,19 @@ def get_editor(
         from nein.editors.served import ServedEditor
 
         return ServedEditor(name, **overrides)
-    row = row_of(name)
-    machine: dict[str, Any] = {"device": device, "dtype": dtype, "batch_size": batch_size}
+    row = find_row(name)
+    runtime: dict[str, Any] = {"device": device, "dtype": dtype, "batch_size": batch_size}
     if row is None:
-        return make_editor(load_plugin(name), name=name, **machine, **overrides)
-    factory = pkgutil.resolve_name(row.place)
+        return make_editor(load_plugin(name), name=name, **runtime, **overrides)
+    cls = pkgutil.resolve_name(row.class_path)
     if not row.preset:
         if checkpoint is not None:
             raise EditorError(f"editor {name!r} has no model; omit checkpoint={checkpoint!r}")
-        return factory(name=name, **overrides)
-    reference, revision = _checkpoint(row, checkpoint, revision)
+        return cls(name=name, **overrides)
+    reference, revision = _choose_checkpoint(row, checkpoint, revision)
     options = {**row.options(), **overrides}
-    options |= {option: locate_embedded(options[option]) for option in row.layouts if option in options}
-    return factory(locate_embedded(reference), name=name, revision=revision, **machine, **options)
+    options |= {option: locate_embedded(options[option]) for option in row.models if option in options}
+    return cls(locate_embedded(reference), name=name, revision=revision, **runtime, **options)
 
 
 def load_plugin(name: str) -> Any:
@@ -174,7 +177,7 @@ def load_plugin(name: str) -> Any:
     if parse_reference(name).kind == "attribute":
         return load_attribute(name)
     try:
-        plugin = plugins().get(name)
+        plugin = find_plugins().get(name)
         return plugin.load() if plugin else None
     except (ImportError, AttributeError) as error:
         raise EditorError(f"the editor plug-in {name!r} cannot be loaded: {error}") from None

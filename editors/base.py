@@ -1,6 +1,7 @@
-"""Interface of editors: a batch of edit requests in, one result per request out, in order.
+"""The interface of editors: a batch of edit requests in, one result per request out, in order.
 
-An image is always a NumPy array (H, W, 3), uint8, RGB. Nothing here reads or writes a file.
+Parts: request, result and `Editor`; checks and batches, which editors share; editors without a model, as
+baselines. An image is always a NumPy array (H, W, 3), uint8, RGB. Nothing here reads or writes a file.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from nein.loading.errors import MODEL_ERRORS, UserError, isolate, reason
 if TYPE_CHECKING:
     import numpy as np
     import torch
+
+# --- interface ------------------------------------------------------------------------------------------
 
 #: Error the user can correct (unknown editor, bad checkpoint); the message is one sentence.
 EditorError = UserError
@@ -35,13 +38,13 @@ class EditRequest:
     seed         0 <= seed < 2**63; with image, instruction and editor it decides the result, independent of
                  the batch.
 
-    For editors that support them (`editors.can`):
+    For editors that support them (`editors.supports`):
 
     negative_prompt  Text that guidance steers away from; with it the instruction may be empty.
-    guided       Rule of attention guidance away from the negative prompt, instead of classifier-free
-                 guidance: "nag", "vsf", or with a scale "nag:8".
-    weights      Word of the instruction -> factor of its attention, -2 to 2 (Prompt-to-Prompt,
-                 arXiv:2208.01626, section 3.2).
+    guided           Rule of attention guidance away from the negative prompt, instead of classifier-free
+                     guidance: "nag", "vsf", or with a scale "nag:8".
+    weights          Word of the instruction -> factor of its attention, -2 to 2 (Prompt-to-Prompt,
+                     arXiv:2208.01626, section 3.2).
     """
 
     id: str
@@ -61,7 +64,7 @@ class EditResult:
     refused    A service declined the request; `error` has its words.
     transient  The error is the service's or the machine's, and a retry may succeed.
     cause      Exception of a user's function.
-    rewritten  The instruction as a rewriter worded it before the model painted; None without a rewriter.
+    rewritten  The instruction that a rewriter gave to the model; None without a rewriter.
     """
 
     id: str
@@ -74,17 +77,20 @@ class EditResult:
     rewritten: str | None = None
 
 
-#: Entries of `describe()` that decide no result.
+#: Entries of `describe()` that name the editor, and do not decide a result.
 _NAMES = ("editor", "checkpoint", "revision", "published", "lora")
 
 
 class Editor(Protocol):
     """Interface of every editor.
 
-    `describe()` is JSON-serializable and has everything that decides a result. `fingerprint` is a SHA-256
-    over it, with the content of the weights instead of their name, without device and batch size. `edit()`
-    never raises for one bad request, whose result has the error; it raises if no request can succeed (device
-    lost, out of memory). An editor whose edits cost money has `paid = True` and gets one request per call.
+    describe     Everything that decides a result, JSON-serializable.
+    fingerprint  SHA-256 over it, with the content of the weights instead of their name, without device and
+                 batch size.
+    edit         Never raises for one bad request, whose result has the error; raises if no request can
+                 succeed (device lost, out of memory).
+
+    An editor whose edits cost money has `paid = True` and gets one request per call.
     """
 
     name: str
@@ -102,6 +108,9 @@ class Editor(Protocol):
     def describe(self) -> Json: ...
 
     def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]: ...
+
+
+# --- checks and batches ---------------------------------------------------------------------------------
 
 
 def find_fault(request: EditRequest) -> str | None:
@@ -140,23 +149,24 @@ def edit_in_batches(
     batch_size: int,
     device: torch.device,
 ) -> list[EditResult]:
-    """One result per request, in order.
+    """Edit requests in batches of equal group. One result per request, in order.
 
     prepare  Request -> (group, input of `edit`), or the reason why it is invalid, returned or raised.
     edit     At most `batch_size` inputs of one group -> results. If it fails, they are tried one by one; out
              of memory is raised, since smaller batches would change last bits.
     """
-    results: dict[int, EditResult] = {}
+    results: dict[int, EditResult] = {}  # by index of the request
     groups: dict[Hashable, list[tuple[int, Prepared]]] = {}
     for index, request in enumerate(requests):
         try:
-            ready = find_fault(request) or prepare(request)
+            prepared = find_fault(request) or prepare(request)
         except EditorError as error:
-            ready = str(error)
-        if isinstance(ready, str):
-            results[index] = EditResult(request.id, None, ready)
+            prepared = str(error)
+        if isinstance(prepared, str):
+            results[index] = EditResult(request.id, None, prepared)
         else:
-            groups.setdefault(ready[0], []).append((index, ready[1]))
+            group, item = prepared
+            groups.setdefault(group, []).append((index, item))
 
     def explain(error: BaseException) -> str:
         if device.type == "cuda":
@@ -168,11 +178,13 @@ def edit_in_batches(
 
     for members in groups.values():
         for start in range(0, len(members), batch_size):
-            indices, items = zip(*members[start : start + batch_size], strict=True)
+            batch = members[start : start + batch_size]
+            items = [item for _, item in batch]
             edited = isolate(lambda some: edit(list(some)), items, explain, SAMPLE_ERRORS)
-            for index, result in zip(indices, edited, strict=True):
-                fault = isinstance(result, str)
-                results[index] = EditResult(requests[index].id, None, result) if fault else result
+            for (index, _), result in zip(batch, edited, strict=True):
+                if isinstance(result, str):  # an error
+                    result = EditResult(requests[index].id, None, result)
+                results[index] = result
     return [results[index] for index in range(len(requests))]
 
 

@@ -1,6 +1,7 @@
-"""Load and check diffusers pipelines from a folder or the hub, fuse LoRA weights, and hash their content.
+"""Loads and checks diffusers pipelines from a folder or the hub, fuses LoRA weights, and hashes contents.
 
 Weights are safetensors, or tensors in .bin files that are read without running code (weights_only=True).
+Parts: InstructPix2Pix pipelines; checks of any pipeline; LoRA; errors and logs; devices and hashes.
 """
 
 from __future__ import annotations
@@ -35,27 +36,15 @@ from nein.loading.errors import UserError, message, out_of_memory
 from nein.loading.references import check_hub, expand_user, is_local, parse_reference
 from nein.loading.weights import align, check_loaded, check_tokenizer
 
-_PARTS: dict[str, Any] = {
-    "unet": UNet2DConditionModel, "vae": AutoencoderKL, "text_encoder": CLIPTextModel,
-}  # fmt: skip
-#: Name of one of the two matrices of a LoRA module (group 1) in files of peft, diffusers and kohya.
-_LORA_MATRIX = re.compile(r"(.*)[._](?:lora_A|lora_B|lora_down|lora_up|down|up)(?:\.\w+)?\.weight")
-#: File in a converted pipeline that names its source.
-ORIGIN = "origin.json"
-
 logger = logging.getLogger(__name__)
 
+# --- InstructPix2Pix pipelines -------------------------------------------------------------------------
 
-def find_device(name: str) -> torch.device:
-    try:
-        return torch.device(name)
-    except RuntimeError as error:
-        raise EditorError(f"unknown device {name!r}; pass for instance 'cpu' or 'cuda:1'") from error
-
-
-def place_module(module: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    """Move a module to a device and dtype, for inference."""
-    return align(module.to(device=device, dtype=dtype).eval()).requires_grad_(False)
+_MODELS: dict[str, Any] = {
+    "unet": UNet2DConditionModel, "vae": AutoencoderKL, "text_encoder": CLIPTextModel,
+}  # fmt: skip
+#: File in a converted pipeline that names its source.
+ORIGIN = "origin.json"
 
 
 @dataclass(frozen=True)
@@ -100,13 +89,13 @@ def load_pipeline(
         # Checked before gigabytes are read or downloaded.
         unet = UNet2DConditionModel.load_config(source, subfolder="unet", revision=revision)
         check_channels(unet.get("in_channels", 4), checkpoint, channels)
-        parts = {
-            part: load_complete(kind, checkpoint, source, revision, subfolder=part)
-            for part, kind in _PARTS.items()
+        models = {
+            part: load_complete(cls, checkpoint, source, revision, subfolder=part)
+            for part, cls in _MODELS.items()
         }
         absent = dict.fromkeys(("safety_checker", "feature_extractor", "image_encoder"))
         pipeline = StableDiffusionInstructPix2PixPipeline.from_pretrained(
-            source, revision=revision, requires_safety_checker=False, **absent, **parts
+            source, revision=revision, requires_safety_checker=False, **absent, **models
         )
         index = StableDiffusionInstructPix2PixPipeline.load_config(source, revision=revision)
         published: Json = {"class": index.get("_class_name")}
@@ -120,15 +109,15 @@ def load_pipeline(
 
 
 def wrap_pipeline(pipeline: Any) -> LoadedPipeline:
-    """LoadedPipeline of the caller's StableDiffusionInstructPix2PixPipeline. Raises EditorError."""
+    """Check and hash the caller's StableDiffusionInstructPix2PixPipeline. Raises EditorError."""
     check_channels(pipeline.unet.config.in_channels, "the pipeline in memory", (8,))
     return _make_loaded(pipeline, "the pipeline in memory", {})
 
 
 def _make_loaded(pipeline: Any, name: str, published: Json) -> LoadedPipeline:
     check_tokenizers(pipeline, name)
-    parts = {part: getattr(pipeline, part) for part in _PARTS}
-    return LoadedPipeline(pipeline, content_hash(parts, [pipeline.tokenizer]), published)
+    models = {part: getattr(pipeline, part) for part in _MODELS}
+    return LoadedPipeline(pipeline, content_hash(models, [pipeline.tokenizer]), published)
 
 
 def check_channels(channels: int, checkpoint: str, allowed: tuple[int, ...]) -> None:
@@ -140,8 +129,11 @@ def check_channels(channels: int, checkpoint: str, allowed: tuple[int, ...]) -> 
         )
 
 
+# --- checks of any pipeline ----------------------------------------------------------------------------
+
+
 def locate(reference: str, revision: str | None = None) -> tuple[str, str | None]:
-    """(folder, None) or (hub id, revision or None). Raises EditorError."""
+    """Where a checkpoint is: (folder, None), or (hub id, revision or None). Raises EditorError."""
     if is_local(reference):
         return str(expand_user(reference)), None
     parsed = parse_reference(reference)
@@ -154,8 +146,13 @@ def locate(reference: str, revision: str | None = None) -> tuple[str, str | None
 
 
 def load_complete(cls: Any, checkpoint: str, source: str, revision: str | None, **arguments: Any) -> Any:
-    """Load a model. Raises EditorError for missing weights; warns of weights and options that its class
-    ignores. arguments: for `from_pretrained`; without `use_safetensors` it also reads .bin files."""
+    """Load a model of class `cls`. Raises EditorError for missing weights; warns of weights and options that
+    the class ignores.
+
+    checkpoint        The user's reference, for messages.
+    source, revision  From `locate`.
+    arguments         Of `from_pretrained`; without `use_safetensors` it also reads .bin files.
+    """
     model, info = cls.from_pretrained(source, revision=revision, output_loading_info=True, **arguments)
     check_loaded(cls, info, checkpoint)
     if unread := sorted(info["unexpected_keys"]):
@@ -171,16 +168,21 @@ def load_complete(cls: Any, checkpoint: str, source: str, revision: str | None, 
 
 
 def check_parts(index: Mapping[str, Any], checkpoint: str, source: str, revision: str | None) -> None:
-    """`load_complete` for every model in a pipeline's index, on the device "meta", which takes no memory."""
+    """Run `load_complete` for every model of a pipeline, on the device "meta", which takes no memory.
+
+    index  Part -> [library, class], for pipelines of blocks with a third entry: where the part is.
+    """
     libraries: dict[Any, Any] = {"diffusers": diffusers, "transformers": transformers}
     for part, entry in index.items():
-        library, name, *block_specs = entry if isinstance(entry, list) else (None, None)
-        cls = getattr(libraries.get(library), name or "", None)
+        if not isinstance(entry, list):
+            continue  # an option of the pipeline
+        library, class_name, *specs = entry
+        cls = getattr(libraries.get(library), class_name or "", None)
         if not (isinstance(cls, type) and issubclass(cls, ModelMixin | PreTrainedModel)):
             continue
         origin, folder, origin_revision = source, part, revision
-        if block_specs and not (is_local(source) and Path(source, part).is_dir()):  # another repository
-            spec = block_specs[0]
+        if specs and not (is_local(source) and Path(source, part).is_dir()):  # in another repository
+            spec = specs[0]
             origin, origin_revision = locate(spec["pretrained_model_name_or_path"], spec["revision"])
             folder = spec["subfolder"]
         if is_local(origin) and not Path(origin, folder or "").is_dir():
@@ -192,10 +194,17 @@ def check_parts(index: Mapping[str, Any], checkpoint: str, source: str, revision
 def check_tokenizers(pipeline: Any, checkpoint: str) -> None:
     """Raises UserError for a tokenizer that does not fit its text encoder."""
     for name, part in pipeline.components.items():
-        tokenizer, encoder = getattr(part, "tokenizer", part), name.replace("tokenizer", "text_encoder")
-        model = pipeline.components.get("text_encoder" if name == "processor" else encoder)
+        tokenizer = getattr(part, "tokenizer", part)  # a processor has one
+        encoder = "text_encoder" if name == "processor" else name.replace("tokenizer", "text_encoder")
+        model = pipeline.components.get(encoder)
         if hasattr(tokenizer, "get_vocab") and isinstance(model, PreTrainedModel):
             check_tokenizer(tokenizer, model.config, f"{checkpoint}/{name}")
+
+
+# --- LoRA ----------------------------------------------------------------------------------------------
+
+#: Name of one of the two matrices of a LoRA module (group 1) in files of peft, diffusers and kohya.
+_LORA_MATRIX = re.compile(r"(.*)[._](?:lora_A|lora_B|lora_down|lora_up|down|up)(?:\.\w+)?\.weight")
 
 
 def add_lora(pipeline: Any, reference: str) -> None:
@@ -205,10 +214,15 @@ def add_lora(pipeline: Any, reference: str) -> None:
     with explain_errors(reference):
         from peft.tuners.tuners_utils import BaseTunerLayer
 
-        is_folder = is_local(source)
-        path = Path(source, file) if is_folder else Path(hf_hub_download(source, file, revision=revision))
-        with safe_open(path, "pt") as tensors:  # module -> number of its matrices in the file
-            matrices = Counter(match[1] for match in map(_LORA_MATRIX.fullmatch, tensors.keys()) if match)
+        if is_local(source):
+            path = Path(source, file)
+        else:
+            path = Path(hf_hub_download(source, file, revision=revision))
+        matrices: Counter[str] = Counter()  # module -> number of its matrices in the file
+        with safe_open(path, "pt") as tensors:
+            for name in tensors.keys():
+                if match := _LORA_MATRIX.fullmatch(name):
+                    matrices[match[1]] += 1
         pipeline.load_lora_weights(str(path.parent), weight_name=path.name, use_safetensors=True)
         parts = [part for part in pipeline.components.values() if isinstance(part, torch.nn.Module)]
         used = sum(isinstance(layer, BaseTunerLayer) for part in parts for layer in part.modules())
@@ -220,6 +234,9 @@ def add_lora(pipeline: Any, reference: str) -> None:
             )
         pipeline.fuse_lora(safe_fusing=True)
         pipeline.unload_lora_weights()
+
+
+# --- errors and logs -----------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -258,12 +275,27 @@ def quiet() -> Iterator[None]:
                 library.enable_progress_bar()
 
 
+# --- devices and hashes --------------------------------------------------------------------------------
+
+
+def find_device(name: str) -> torch.device:
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise EditorError(f"unknown device {name!r}; pass for instance 'cpu' or 'cuda:1'") from error
+
+
+def place_module(module: Any, device: torch.device, dtype: torch.dtype) -> Any:
+    """Move a module to a device and dtype, for inference."""
+    return align(module.to(device=device, dtype=dtype).eval()).requires_grad_(False)
+
+
 def content_hash(modules: Mapping[str, Any], tokenizers: Iterable[Any] = ()) -> str:
     """SHA-256 over configuration and tensors of the modules, and over the rules of the tokenizers."""
     sha = hashlib.sha256()
     volatile = ("transformers_version", "torch_dtype", "dtype")  # differ between copies of the same weights
     for part, module in modules.items():
-        options = dict(module.config if isinstance(module.config, Mapping) else module.config.to_dict())
+        options = module.config if isinstance(module.config, Mapping) else module.config.to_dict()
         config = {k: value for k, value in options.items() if not k.startswith("_") and k not in volatile}
         sha.update(json.dumps([part, config], sort_keys=True, default=str).encode())
         for name, tensor in sorted(module.state_dict().items()):

@@ -1,5 +1,9 @@
-"""Editors from user code: a function `edit(image, instruction) -> image`, a class, or a diffusers pipeline in
-memory; and the base class of editors that send requests."""
+"""Makes editors from user code: a function `edit(image, instruction) -> image`, a class, or a pipeline of
+diffusers in memory.
+
+Parts: the base class of editors that send requests (also of `editors.served`); the editor that calls a
+function; `make_editor`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nein.editors.base import Editor, EditorError, EditRequest, EditResult, Refused, check_count, find_fault
-from nein.editors.presets import row_of_class
+from nein.editors.presets import find_row_of_class
 from nein.loading.digests import Json, source_digest
 from nein.loading.errors import UnavailableError, out_of_memory, reason
 from nein.loading.service import RETRIED, Pace
@@ -18,16 +22,13 @@ from nein.loading.service import RETRIED, Pace
 if TYPE_CHECKING:
     import numpy as np
 
-PATIENCE = 8  # failed requests in a row before any success, after which no more are sent
-#: Attributes of an editor.
-_PARTS = ("name", "fingerprint", "describe", "edit")
-#: Options of a function; they change no image.
-FUNCTION_OPTIONS = ("concurrency", "retries")
+# --- editors that send requests --------------------------------------------------------------------------
+
+PATIENCE = 8  # failed requests, without any success, after which no more are sent
 
 
 class RemoteEditor(Editor):
-    """Editor that sends `concurrency` requests at a time, rate-limited by a shared `pace`; subclasses edit
-    one.
+    """Editor that sends `concurrency` requests at a time, paced by `pace`; subclasses define `edit_one`.
 
     paid    Every image costs money: one request per call.
     seeded  The sample's seed decides the image.
@@ -40,13 +41,13 @@ class RemoteEditor(Editor):
         check_count("concurrency", concurrency)
         self.name, self.concurrency = name, concurrency
         self.pace = pace or Pace(concurrency)
-        self._failed, self._answered = 0, False  # failures so far, any success so far
+        self._failures, self._has_succeeded = 0, False  # so far
 
     def edit_one(self, request: EditRequest) -> EditResult:
         raise NotImplementedError
 
-    def hopeless(self, result: EditResult) -> bool:
-        """Whether other requests will probably fail too."""
+    def will_recur(self, result: EditResult) -> bool:
+        """Whether other requests will probably fail like this one."""
         return result.transient
 
     def stop(self) -> None:
@@ -55,46 +56,50 @@ class RemoteEditor(Editor):
     def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:
         """Raises UnavailableError if nothing can be sent, or if none of several requests, or of `PATIENCE`,
         has succeeded; CancelledError after `stop`."""
-        numbers = range(len(requests))
-        by_number = self.pace.map(lambda number: self.edit_one(requests[number]), numbers)
-        results = [result for _, result in sorted(by_number, key=lambda pair: pair[0])]
-        failed = [result for result in results if self.hopeless(result)]
-        self._answered = self._answered or len(failed) < len(results)
-        self._failed += len(failed)
-        if failed and not self._answered and (len(requests) > 1 or self._failed >= PATIENCE):
+        by_index = dict(self.pace.map(lambda index: self.edit_one(requests[index]), range(len(requests))))
+        results = [by_index[index] for index in range(len(requests))]
+        failed = [result for result in results if self.will_recur(result)]
+        self._failures += len(failed)
+        self._has_succeeded = self._has_succeeded or len(failed) < len(results)
+        if failed and not self._has_succeeded and (len(requests) > 1 or self._failures >= PATIENCE):
             why = f"Editor '{self.name}' has made no image so far: {failed[-1].error}."
             raise UnavailableError(why) from failed[-1].cause
         return results
 
 
-class FunctionEditor(RemoteEditor):
-    """Editor from a user's function.
+# --- the editor that calls a function --------------------------------------------------------------------
 
-    function  Called with a `PIL.Image.Image` (RGB), the instruction and, if it has a parameter `seed`, the
-              sample's seed; returns an RGB image or an array (H, W, 3) uint8. May be async.
+#: Options of a function; they change no image.
+FUNCTION_OPTIONS = ("concurrency", "retries")
+
+
+class FunctionEditor(RemoteEditor):
+    """Editor that calls a user's function.
+
+    function     Called with a `PIL.Image.Image` (RGB), the instruction and, if it has a parameter `seed`, the
+                 sample's seed; returns an RGB image or an array (H, W, 3) uint8. May be async.
     concurrency  Calls at a time, in threads or in one event loop.
     retries      Retries of a call after a transient error (`is_transient`), after 0.5, 1, 2, ... 8 seconds.
-
-    draws        It makes the image from the text alone and is not given one.
 
     An exception, or a result that is no image, is the error of that sample; `Refused` is a refusal.
     """
 
-    draws = False
+    draws = False  # whether the function is given no image, only the text
 
     def __init__(
         self, function: Callable[..., Any], *, name: str | None = None, concurrency: int = 1, retries: int = 5
     ) -> None:
         super().__init__(name or name_of(function), concurrency)
         check_count("retries", retries, least=0)
-        self.function, self._retries, self._short = function, retries, self.name.rpartition("/")[2]
+        self.function, self._retries = function, retries
+        self._short_name = self.name.rpartition("/")[2]  # for messages
         try:
             self.seeded = "seed" in inspect.signature(function).parameters
         except (TypeError, ValueError):  # a function in C has no signature
             self.seeded = False
         self._source = source_digest(function)
-        self._first = threading.Lock()
-        self._loop: Any = None  # asyncio's, once a call has returned an awaitable
+        self._loop: Any = None  # asyncio's event loop, once a call has returned an awaitable
+        self._loop_lock = threading.Lock()
 
     def describe(self) -> Json:
         return {
@@ -105,8 +110,8 @@ class FunctionEditor(RemoteEditor):
             "seeded": self.seeded,
         }
 
-    def hopeless(self, result: EditResult) -> bool:
-        return str(result.error).startswith((f"{self._short} raised ", f"{self._short} returned "))
+    def will_recur(self, result: EditResult) -> bool:
+        return str(result.error).startswith((f"{self._short_name} raised ", f"{self._short_name} returned "))
 
     def edit_one(self, request: EditRequest) -> EditResult:
         if fault := find_fault(request):
@@ -114,20 +119,21 @@ class FunctionEditor(RemoteEditor):
         for attempt in itertools.count():
             try:
                 with self.pace.seat():
-                    image = read_output(self._call(request))
+                    output = read_output(self._call(request))
                 break
             except Refused as error:
                 return EditResult(request.id, None, str(error) or "no reason given", refused=True)
             except Exception as error:
                 if out_of_memory(error):
                     raise  # the machine's fault, not the sample's
-                again, message = is_transient(error), f"{self._short} raised {reason(error)}"
-                if not again or attempt == self._retries:
-                    return EditResult(request.id, None, message, transient=again, cause=error)
+                transient = is_transient(error)
+                if not transient or attempt == self._retries:
+                    message = f"{self._short_name} raised {reason(error)}"
+                    return EditResult(request.id, None, message, transient=transient, cause=error)
                 self.pace.wait(min(8.0, 0.5 * 2**attempt))
-        if isinstance(image, str):
-            return EditResult(request.id, None, f"{self._short} {image}")
-        return EditResult(request.id, image)
+        if isinstance(output, str):
+            return EditResult(request.id, None, f"{self._short_name} {output}")
+        return EditResult(request.id, output)
 
     def _call(self, request: EditRequest) -> Any:
         from PIL import Image
@@ -138,7 +144,7 @@ class FunctionEditor(RemoteEditor):
         if inspect.isawaitable(result):
             import asyncio
 
-            with self._first:
+            with self._loop_lock:
                 if self._loop is None:
                     self._loop = asyncio.new_event_loop()
                     threading.Thread(target=self._loop.run_forever, daemon=True, name="event loop").start()
@@ -160,8 +166,11 @@ def is_transient(error: BaseException) -> bool:
     """Whether a retry may succeed: a timeout, a broken connection, or a retryable HTTP status in an error of
     openai, httpx, requests or google-genai."""
     response = getattr(error, "response", None)
-    codes = (getattr(error, "status_code", None), getattr(response, "status_code", None))
-    status = next(filter(None, codes), None) or getattr(error, "code", None)
+    status = (
+        getattr(error, "status_code", None)
+        or getattr(response, "status_code", None)
+        or getattr(error, "code", None)
+    )
     if isinstance(status, int):
         return status in RETRIED or 500 <= status < 600
     return any(kind.__name__ in _TRANSIENT for kind in type(error).__mro__)
@@ -172,21 +181,23 @@ def read_output(output: Any) -> np.ndarray | str:
     import numpy as np
     from PIL import Image
 
-    if isinstance(output, Image.Image) and output.mode == "RGB" and all(output.size):
-        return np.array(output)
-    if (
-        isinstance(output, np.ndarray)
-        and output.dtype == np.uint8
-        and output.shape[2:] == (3,)
-        and output.size
-    ):
-        return output.copy()
-    actual = (
-        f"an image in mode {output.mode}" if isinstance(output, Image.Image) else f"a {type(output).__name__}"
-    )
-    if isinstance(output, np.ndarray):
+    if isinstance(output, Image.Image):
+        if output.mode == "RGB" and all(output.size):
+            return np.array(output)
+        actual = f"an image in mode {output.mode}"
+    elif isinstance(output, np.ndarray):
+        if output.dtype == np.uint8 and output.shape[2:] == (3,) and output.size:
+            return output.copy()
         actual = f"an array of shape {output.shape} and dtype {output.dtype}"
+    else:
+        actual = f"a {type(output).__name__}"
     return f"returned {actual}; expected a PIL image in mode RGB, or an array (H, W, 3) of uint8"
+
+
+# --- any user code -> editor -----------------------------------------------------------------------------
+
+#: Attributes of an editor.
+_ATTRIBUTES = ("name", "fingerprint", "describe", "edit")
 
 
 def make_editor(
@@ -210,9 +221,11 @@ def make_editor(
         return thing
     label = name or name_of(thing)
     arguments: dict[str, Any] = {"name": label, "device": device, "dtype": dtype, "batch_size": batch_size}
+
+    # A pipeline
     if _is_pipeline(thing):
         kind = type(thing).__name__
-        row = row_of_class({**thing.config, "_class_name": kind}, preset)
+        row = find_row_of_class({**thing.config, "_class_name": kind}, preset)
         arguments |= {**row.options(), **options, "dtype": str(thing.dtype).removeprefix("torch.")}
         if kind == "StableDiffusionInstructPix2PixPipeline":
             from nein.editors.checkpoint import wrap_pipeline
@@ -222,10 +235,12 @@ def make_editor(
         from nein.editors.pipelines import DiffusersPipeline
 
         return DiffusersPipeline(thing, **arguments)
+
+    # A function
     if not callable(thing):
         raise EditorError(
             f"{label!r} is of type {type(thing).__name__}, not an editor; expected a function "
-            f"(image, instruction) -> image, a diffusers pipeline, or an object with {', '.join(_PARTS)}"
+            f"(image, instruction) -> image, a diffusers pipeline, or an object with {', '.join(_ATTRIBUTES)}"
         )
     if not isinstance(thing, type):
         if further := sorted(options.keys() - {*FUNCTION_OPTIONS}):
@@ -234,21 +249,23 @@ def make_editor(
                 f"{', '.join(further)}"
             )
         return FunctionEditor(thing, name=label, **options)
+
+    # A class, called with those arguments that it takes
     parameters = inspect.signature(thing).parameters
     if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        arguments = {name: arguments[name] for name in parameters if name in arguments}
+        arguments = {key: arguments[key] for key in parameters if key in arguments}
     try:
         editor = thing(**arguments, **options)
     except TypeError as error:
         raise EditorError(f"{label!r} cannot be made: {error}") from None
     if not is_editor(editor):
-        missing = [part for part in _PARTS if not hasattr(editor, part)]
+        missing = [attribute for attribute in _ATTRIBUTES if not hasattr(editor, attribute)]
         raise EditorError(f"{label!r} does not make an editor: it has no {', '.join(missing)}")
     return editor
 
 
 def is_editor(thing: Any) -> bool:
-    return not isinstance(thing, type) and all(hasattr(thing, part) for part in _PARTS)
+    return not isinstance(thing, type) and all(hasattr(thing, attribute) for attribute in _ATTRIBUTES)
 
 
 def takes_options(thing: Any) -> bool:

@@ -1,4 +1,7 @@
-"""Table of editors, read from presets.yaml; which row a name, a preset or a checkpoint gets."""
+"""Reads the table of editors, presets.yaml, and finds the row for a name, a preset or a checkpoint.
+
+Parts: the table; forms of references to LoRA weights and served editors; rows.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +21,23 @@ from nein.loading.digests import Json
 from nein.loading.errors import UserError, choose, unknown
 from nein.loading.references import check_hub, expand_user, hide_credentials, is_address, parse_reference
 
+# --- the table -------------------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True)
 class EditorPreset:
-    """One row; presets.yaml explains its fields."""
+    """One row; presets.yaml explains its fields, which have the same names but for `_FIELDS`."""
 
     name: str
-    place: str  # "module:Class"
+    class_path: str  # "module:Class"
     editor: str
     preset: str = "paper"  # "" for an editor without a model
     can: Sequence[str] = ()
     checkpoint: str | None = None
     obtain: str = ""
     revision: str | None = None
-    values: Mapping[str, Any] = field(default_factory=dict)
-    layouts: Mapping[str, str | None] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    models: Mapping[str, str | None] = field(default_factory=dict)
     rewriter: str | None = None
     dtype: str = "float32"
     note: str = ""
@@ -41,17 +46,18 @@ class EditorPreset:
     @property
     def pipeline(self) -> str | None:
         """Class of diffusers that the editor runs, if it is an option."""
-        return self.values.get("pipeline")
+        return self.settings.get("pipeline")
 
     def options(self) -> Json:
-        return {name: value for name, value in self.values.items() if value is not None}
+        """Settings other than the class's defaults."""
+        return {name: value for name, value in self.settings.items() if value is not None}
 
 
 _TABLE = yaml.load(
     resources.files(__package__).joinpath("presets.yaml").read_text(encoding="utf-8"),
     getattr(yaml, "CSafeLoader", yaml.SafeLoader),  # ten times as fast as the pure-Python one
 )
-_FIELDS = {"class": "place", "options": "values", "models": "layouts"}
+_FIELDS = {"class": "class_path", "options": "settings"}  # key of the file -> field
 _ROWS = [
     EditorPreset(**{"name": name, "editor": name, **{_FIELDS.get(key, key): row[key] for key in row}})
     for name, row in _TABLE["editors"].items()
@@ -67,13 +73,16 @@ PIPELINES: dict[str, Json] = _TABLE["pipelines"]
 #: The same of classes that make an image from text alone.
 TEXT_TO_IMAGE: dict[str, Json] = _TABLE["text_to_image"]
 
-#: Source of configurations and tokenizer for `nein convert`.
-DEFAULT_CONFIG = "timbrooks/instruct-pix2pix"
 #: Options that do not change an image, not even its last bits; they may differ when a run resumes.
 WITHOUT_EFFECT = ("offload", "concurrency", "timeout", "retries")
 #: `--editor all`: the editors of the NeIn paper's Table 3, and baselines: no edit, and one color.
 PAPER_EDITORS = ("ip2p", "magicbrush", "zone", "hqedit", "instructdiffusion")
-CONTROLS = {"nano": ("identity", "solid"), "paper": ("identity",)}
+CONTROLS = {"nano": ("identity", "solid"), "paper": ("identity",)}  # by preset
+#: Source of configurations and tokenizer for `nein convert`.
+DEFAULT_CONFIG = "timbrooks/instruct-pix2pix"
+
+# --- references ------------------------------------------------------------------------------------------
+
 #: File name of diffusers' `save_lora_weights`.
 LORA = "pytorch_lora_weights.safetensors"
 OPENAI = "https://api.openai.com/v1"
@@ -102,9 +111,12 @@ def split_address(reference: str) -> tuple[str, str]:
     return url, parsed.name
 
 
-def preset_row(name: str, preset: str) -> EditorPreset:
-    """Row for `--editor NAME --preset PRESET`; a model reference gets the values of the row of its pipeline
-    class, else of InstructPix2Pix. Raises EditorError."""
+# --- rows ------------------------------------------------------------------------------------------------
+
+
+def find_preset_row(name: str, preset: str) -> EditorPreset:
+    """Row for `--editor NAME --preset PRESET`. A folder or hub id gets the settings of the row with this
+    checkpoint, with its pipeline class, or of InstructPix2Pix. Raises EditorError."""
     choose("preset", preset, sorted({row.preset for row in PRESETS.values()}))
     row = PRESETS.get(DEFAULT_ROWS.get((name, preset), name))
     if row is not None and row.preset == preset:
@@ -112,23 +124,22 @@ def preset_row(name: str, preset: str) -> EditorPreset:
     parsed = parse_reference(name)
     if row is None and parsed.has_files:
         same = [row for row in PRESETS.values() if row.pipeline and row.checkpoint == parsed.name]
-        parent = same[0] if same else row_of_class(read_index(name), preset)
+        parent = same[0] if same else find_row_of_class(read_index(name), preset)
         sources = {"checkpoint": "given by the user", "*": f"row {parent.name!r}"}
         changes: Json = {"name": name, "editor": name, "checkpoint": name, "revision": None, "note": ""}
         return replace(parent, **changes, sources=sources)
-    choices = {
-        choice for row in PRESETS.values() if row.preset == preset for choice in (row.name, row.editor)
-    }
-    raise unknown(f"editor of --preset {preset}", name, sorted(choices), "Or pass a local folder or hub id.")
+    in_preset = [row for row in PRESETS.values() if row.preset == preset]
+    choices = sorted({row.name for row in in_preset} | {row.editor for row in in_preset})
+    raise unknown(f"editor of --preset {preset}", name, choices, "Or pass a local folder or hub id.")
 
 
-def row_of_class(index: Mapping[str, Any], preset: str) -> EditorPreset:
-    """Row of the class in a pipeline's index; FLUX.2-klein has two, for distilled and other models."""
+def find_row_of_class(index: Mapping[str, Any], preset: str) -> EditorPreset:
+    """Row of the class in a pipeline's index (`read_index`), or of InstructPix2Pix."""
     rows = [row for row in PRESETS.values() if row.pipeline and row.pipeline == index.get("_class_name")]
     if rows:
-        return rows[-1 if index.get("is_distilled") else 0]
+        return rows[-1 if index.get("is_distilled") else 0]  # the last of FLUX.2-klein is the distilled one
     row = PRESETS[DEFAULT_ROWS["ip2p", preset]]
-    return replace(row, values={**row.values, "resolution": None})
+    return replace(row, settings={**row.settings, "resolution": None})
 
 
 @functools.cache
@@ -138,17 +149,17 @@ def read_index(name: str) -> Mapping[str, Any]:
     from huggingface_hub.errors import EntryNotFoundError
 
     reference = parse_reference(name)
-    for index_name in ("model_index.json", "modular_model_index.json"):  # the second of one made of blocks
+    for index_name in ("model_index.json", "modular_model_index.json"):  # modular: pipelines of blocks
         try:
             file = expand_user(name) / index_name
             if reference.kind == "hub":
                 check_hub(reference.name, reference.revision)
                 file = Path(hf_hub_download(reference.name, index_name, revision=reference.revision))
             index = json.loads(file.read_text(encoding="utf-8"))
-        except UserError:  # a hub that does not answer
+        except UserError:  # a hub that does not answer: the loader will explain
             break
         except (OSError, ValueError, EntryNotFoundError):
             continue
         if isinstance(index, dict):
             return index
-    return {}  # the loader will explain
+    return {}

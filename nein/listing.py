@@ -86,7 +86,7 @@ def _editors() -> Iterator[Entry]:
             yield Entry(row.name, about, row.obtain.partition(":")[0], "see there", obstacle="by hand")
             continue
         needs = () if row.checkpoint.startswith("nano:") else tuple(editors.origins(row.name, None))
-        files = (str(row.values.get(layout)) for layout in row.layouts)  # its further models
+        files = (str(row.settings.get(option)) for option in row.models)  # its further models
         file = next((name for name in files if name.endswith((".pth", ".ckpt", ".safetensors"))), "")
         obstacle = f"no {file}" if needs and file and not Path(file).exists() else ""
         yield _make_entry(row.name, about, needs, obstacle)
@@ -94,7 +94,7 @@ def _editors() -> Iterator[Entry]:
     for name in editors.available():
         if name in preset_names:
             continue
-        if (plugin := editors.plugins().get(name)) is None:
+        if (plugin := editors.find_plugins().get(name)) is None:
             yield Entry(name, "no model", SHIPPED, OUR_LICENSE)
         else:
             yield Entry(name, "", f"plug-in {plugin.value}", "")

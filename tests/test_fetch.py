@@ -32,10 +32,10 @@ PUBLISHED = [row for row in PRESETS.values() if row.preset == "paper" and row.ch
 @pytest.mark.parametrize("row", PUBLISHED, ids=lambda row: row.name)
 def test_fetch_names_every_model_of_every_published_editor(row):
     repositories = {row.checkpoint.partition(":")[0]}
-    repositories |= {row.values[m] for m in row.layouts if not row.values[m].endswith(".pth")}
-    if row.values.get("rewriter") and row.rewriter:
+    repositories |= {row.settings[m] for m in row.models if not row.settings[m].endswith(".pth")}
+    if row.settings.get("rewriter") and row.rewriter:
         repositories.add("black-forest-labs/flux-3-image-klein-pup")
-    repositories |= {row.values["config"]} if row.values.get("config") else set()
+    repositories |= {row.settings["config"]} if row.settings.get("config") else set()
     assert repositories <= {need.reference for need in needs.editor_needs([row.name], "paper")}
 
 

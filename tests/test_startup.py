@@ -33,7 +33,7 @@ def ending(call):
 LIGHT = {
     "": (
         "import nein, editors, metrics, nein.cli",
-        "editors.available(); editors.preset_row('hqedit', 'paper'); editors.check('ip2p', steps=3)",
+        "editors.available(); editors.find_preset_row('hqedit', 'paper'); editors.check('ip2p', steps=3)",
         "import numpy as np",
         "request = editors.EditRequest('a', np.zeros((4, 4, 3), np.uint8), 'Remove it.', 0)",
         "assert (editors.get_editor('solid').edit([request])[0].image == 128).all()",

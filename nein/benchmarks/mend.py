@@ -71,7 +71,7 @@ def list_applicable(config: MendConfig) -> list[str]:
     if kind == "editor":
         row = editor_choice.choose_editor(config.model, config.preset, {}).row
         pairs = editor_remedies.BY_RULE.items()
-        return [remedy for remedy, needs in pairs if not needs or editors.can(row, needs)]
+        return [remedy for remedy, needs in pairs if not needs or editors.supports(row, needs)]
     if kind == "encoder":
         return [*encoders.ARMS]
     from nein.benchmarks.negvqa.runs import find_answerer

@@ -102,8 +102,8 @@ class EditorChoice:
             return
         if self.checkpoint is not None:
             resolve(self.checkpoint)
-        row = editors.row_of(self.row)
-        for option, kind in row.layouts.items() if row else ():
+        row = editors.find_row(self.row)
+        for option, kind in row.models.items() if row else ():
             folder = resolve(self.options[option])
             if row and kind is None and not is_local(folder):
                 how = row.note.partition("; ")[0]
@@ -127,13 +127,13 @@ class EditorChoice:
             decisive = {key: value for key, value in self.options.items() if key not in WITHOUT_EFFECT}
             facts |= {"checkpoint": self.checkpoint, "revision": self.revision}
             facts |= {f"editor.{key}": value for key, value in sorted(decisive.items())}
-            row, models = editors.row_of(self.row), {}  # role -> a reference with files
+            row, models = editors.find_row(self.row), {}  # role -> a reference with files
             if row is None:
-                plugins = editors.plugins() if parse_reference(self.row).kind == "name" else {}
+                plugins = editors.find_plugins() if parse_reference(self.row).kind == "name" else {}
                 models["editor"] = plugins[self.row].value if plugins else self.row
             elif self.checkpoint:
                 models["checkpoint"] = self.checkpoint + (f"@{self.revision}" if self.revision else "")
-            for name in (*row.layouts, "lora") if row else ():
+            for name in (*row.models, "lora") if row else ():
                 models |= {name: str(self.options[name])} if self.options.get(name) else {}
             facts |= references.digest_models(models)
         return facts
@@ -163,9 +163,9 @@ def resolve_editors(
     parts = [every_editor(preset) if name == "all" else [name] for name in names]
     distinct = list(dict.fromkeys(name for part in parts for name in part))
     if all(references.get_object(name) is None for name in distinct):  # an editor in memory has its options
-        rows = [editors.row_of(split_editor(name)[1]) for name in distinct]
+        rows = [editors.find_row(split_editor(name)[1]) for name in distinct]
         for option in overrides:
-            if not any(row is None or option in row.values for row in rows):
+            if not any(row is None or option in row.settings for row in rows):
                 editors.check(split_editor(distinct[0])[1], **{option: overrides[option]})
     choices = []
     for name in distinct:
@@ -220,8 +220,8 @@ def choose_editor(text: str, preset: str, overrides: Json) -> EditorChoice:
     if (editor := references.get_object(text)) is not None:
         return EditorChoice(text, text, text, made=editor)
     label, name, checkpoint = split_editor(text)
-    form, row = parse_reference(name), editors.row_of(name)
-    options = {key: value for key, value in overrides.items() if row is None or key in row.values}
+    form, row = parse_reference(name), editors.find_row(name)
+    options = {key: value for key, value in overrides.items() if row is None or key in row.settings}
     if form.kind in ("attribute", "served"):
         editors.check(name)
         folder = form.name if form.kind == "attribute" else slugify(form.without_address.replace(":#", "-"))
@@ -230,7 +230,7 @@ def choose_editor(text: str, preset: str, overrides: Json) -> EditorChoice:
         if checkpoint is not None:
             raise UserError(f"Editor '{name}' has no model; leave out '={checkpoint}'.")
         return EditorChoice(text, label or name, name, options=options)
-    row = editors.preset_row(name, preset)
+    row = editors.find_preset_row(name, preset)
     editors.check(row.name, **options)
     folder = slugify(name) if checkpoint is None else f"{name}-{slugify(checkpoint)}"
     revision, checkpoint = (row.revision, row.checkpoint) if checkpoint is None else (None, checkpoint)

@@ -18,14 +18,14 @@ ROWS = [*BASIC.values(), *PRESETS.values()]
 
 def row_of(place):
     """The first row of a class whose models, if it has any, are all embedded or can be built tiny."""
-    for row in (row for row in ROWS if row.place == place):
-        models = [row.checkpoint or "", *map(row.values.get, row.layouts)] if row.preset else []
+    for row in (row for row in ROWS if row.class_path == place):
+        models = [row.checkpoint or "", *map(row.settings.get, row.models)] if row.preset else []
         if row.pipeline in tiny_pipelines.BUILDERS or all(model.startswith("nano:") for model in models):
             return row
     raise AssertionError(f"the contract needs a row of {place} with embedded models (nano:NAME)")
 
 
-CLASSES = [row_of(place) for place in sorted({row.place for row in ROWS})]
+CLASSES = [row_of(place) for place in sorted({row.class_path for row in ROWS})]
 
 
 @pytest.fixture(scope="module", params=CLASSES, ids=lambda row: row.name)
@@ -33,7 +33,7 @@ def build(request, tmp_path_factory):
     """An editor of every class, from the table alone: small, whatever the row says about size and steps."""
     row = request.param
     sizes = {"steps": 2, "resolution": 64, "points_per_side": 4}
-    small = {name: value for name, value in sizes.items() if name in row.values}
+    small = {name: value for name, value in sizes.items() if name in row.settings}
     if row.pipeline:
         small["checkpoint"] = str(tiny_pipelines.save(row.pipeline, tmp_path_factory.mktemp(row.name)))
 
@@ -85,13 +85,13 @@ def images(results):
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_every_option_of_a_row_is_a_parameter_of_its_class(row):
-    module, _, name = row.place.partition(":")
+    module, _, name = row.class_path.partition(":")
     module = importlib.import_module(module)
     kinds = getattr(module, name).__mro__
     taken = {option for kind in kinds for option in inspect.signature(kind.__init__).parameters}
     taken |= {*getattr(getattr(module, "Settings", None), "__dataclass_fields__", ())}
-    assert set(row.values) <= taken
-    assert set(row.layouts) <= set(row.values)
+    assert set(row.settings) <= taken
+    assert set(row.models) <= set(row.settings)
 
 
 def test_another_editor_of_the_kind_gives_the_same_bytes_and_neither_changes_the_input(

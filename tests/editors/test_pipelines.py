@@ -270,7 +270,7 @@ def test_kontext_sizes_are_the_librarys():
 
 def test_the_class_the_checkpoint_declares_decides_unless_a_row_overrules_it(folder_of, tmp_path):
     folder = folder_of("OmniGenPipeline")
-    assert editors.preset_row(str(folder), "nano").pipeline == "OmniGenPipeline"
+    assert editors.find_preset_row(str(folder), "nano").pipeline == "OmniGenPipeline"
     editor, longer = (get_editor(str(folder), steps=steps, resolution=64) for steps in (2, 3))
     assert editor.describe()["guidance"] == {"guidance_scale": 2.0, "img_guidance_scale": 1.6}
     assert editor.fingerprint != longer.fingerprint

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from nein import editors
-from nein.editors import PRESETS, EditorError, get_editor, preset_row
+from nein.editors import PRESETS, EditorError, find_preset_row, get_editor
 
 # Literal copies of the published settings: a change of the table has to be made twice, on purpose.
 FIELDS = ("steps", "guidance_scale", "image_guidance_scale", "resize", "resolution")
@@ -30,9 +30,12 @@ PUBLISHED_ZONE = {
 
 def test_paper_rows_hold_the_published_settings():
     rows = [row for row in PRESETS.values() if row.preset == "paper" and not row.pipeline]
-    assert {row.name: (row.checkpoint, *map(row.values.get, FIELDS)) for row in rows} == PUBLISHED
+    assert {row.name: (row.checkpoint, *map(row.settings.get, FIELDS)) for row in rows} == PUBLISHED
     for name in ("instructdiffusion", "instructdiffusion-nano"):
-        assert [PRESETS[name].values[key] for key in ("guidance", "output")] == ["instructdiffusion", "input"]
+        assert [PRESETS[name].settings[key] for key in ("guidance", "output")] == [
+            "instructdiffusion",
+            "input",
+        ]
 
 
 def test_zones_row_holds_the_published_constants_and_nano_only_shrinks_lengths():
@@ -48,11 +51,13 @@ def test_zones_row_holds_the_published_constants_and_nano_only_shrinks_lengths()
 
 def test_every_row_names_its_sources_and_the_nano_ones_are_embedded():
     # A wheel has no package of another name, and a user's editors.py may lie beside the script.
-    assert {row.place.partition(":")[0].rpartition(".")[0] for row in PRESETS.values()} == {"nein.editors"}
+    assert {row.class_path.partition(":")[0].rpartition(".")[0] for row in PRESETS.values()} == {
+        "nein.editors"
+    }
     for row in PRESETS.values():
         assert row.sources["*"], row
         assert row.note, row
-        models = (row.checkpoint or "", *map(row.values.get, row.layouts))
+        models = (row.checkpoint or "", *map(row.settings.get, row.models))
         assert row.preset != "nano" or all(model.startswith("nano:") for model in models), row
 
 
@@ -65,13 +70,13 @@ def test_every_row_names_its_sources_and_the_nano_ones_are_embedded():
     ],
 )  # fmt: skip
 def test_editor_and_preset_pick_the_row(name, preset, row):
-    found = preset_row(name, preset)
+    found = find_preset_row(name, preset)
     assert (found.name, found.preset) == (row, preset)
 
 
 @pytest.mark.parametrize("name", ["owner/model", "./folder", "nano:ip2p"])
 def test_a_checkpoint_gets_the_values_of_instruct_pix2pix_and_its_own_resolution(name):
-    paper, nano = preset_row(name, "paper"), preset_row(name, "nano")
+    paper, nano = find_preset_row(name, "paper"), find_preset_row(name, "nano")
     assert paper.checkpoint == nano.checkpoint == name
     for row, parent in ((paper, "ip2p"), (nano, "ip2p-nano")):
         assert row.options() == {k: v for k, v in PRESETS[parent].options().items() if k != "resolution"}
@@ -81,7 +86,7 @@ def test_a_checkpoint_gets_the_values_of_instruct_pix2pix_and_its_own_resolution
 def test_a_distilled_klein_gets_a_recipe_of_its_own(distilled, steps, scale, tmp_path):
     index = {"_class_name": "Flux2KleinPipeline", "is_distilled": distilled}
     (tmp_path / "model_index.json").write_text(json.dumps(index))
-    values = preset_row(str(tmp_path), "paper").values
+    values = find_preset_row(str(tmp_path), "paper").settings
     assert (values["pipeline"], values["steps"], values["guidance_scale"]) == (
         "Flux2KleinPipeline", steps, scale,
     )  # fmt: skip
@@ -90,9 +95,12 @@ def test_a_distilled_klein_gets_a_recipe_of_its_own(distilled, steps, scale, tmp
 @pytest.mark.parametrize(
     "act, sentence",
     [
-        (lambda: preset_row("hqedit-space", "nano"), r"of --preset nano 'hqedit-space'; .*'hqedit-nano'"),
-        (lambda: preset_row("ip2p", "papr"), r"Unknown preset 'papr'; .*Allowed: nano, paper"),
-        (lambda: preset_row("identity", "paper"), "Unknown editor of --preset paper 'identity'"),
+        (
+            lambda: find_preset_row("hqedit-space", "nano"),
+            r"of --preset nano 'hqedit-space'; .*'hqedit-nano'",
+        ),
+        (lambda: find_preset_row("ip2p", "papr"), r"Unknown preset 'papr'; .*Allowed: nano, paper"),
+        (lambda: find_preset_row("identity", "paper"), "Unknown editor of --preset paper 'identity'"),
         (lambda: get_editor("magicbrsh"), r"did you mean 'magicbrush'\?.*identity.*folder or hub id"),
         (lambda: editors.check("ip2p", guidence_scale=3), r"option 'guidence_scale'; did you mean"),
         (lambda: get_editor("solid", checkpoint="x/y"), "'solid' has no model"),

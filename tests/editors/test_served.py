@@ -90,8 +90,8 @@ def test_what_decides_a_picture_is_in_the_fingerprint_and_the_address_is_not(bui
     changes = ({"quality": "low"}, {"size": "auto"}, {"seed": 7}, {"top": 1})
     assert len({plain.fingerprint, *(build(**one).fingerprint for one in changes)}) == 5
     assert not build(seed=7).seeded
-    assert editors.can(f"openai:{server.url}#edit-1", "negative_prompt")
-    assert not editors.can("openai:gpt-image-2", "negative_prompt")
+    assert editors.supports(f"openai:{server.url}#edit-1", "negative_prompt")
+    assert not editors.supports("openai:gpt-image-2", "negative_prompt")
     with pytest.raises(EditorError, match="'mask' is set by the benchmark"):
         build(mask="x.png")
 

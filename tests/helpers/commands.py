@@ -82,6 +82,6 @@ def _elsewhere(cwd, path, words):
     sys.path[:0] = map(str, (cwd, *path))
     importlib.invalidate_caches()
     vars(metrics.METRICS).pop("_all", None)  # entry points that were not there when it was read
-    editors.plugins.cache_clear()
+    editors.find_plugins.cache_clear()
     sys.argv = ["nein", *words]
     cli.main(words)

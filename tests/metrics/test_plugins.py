@@ -72,9 +72,9 @@ def installed(monkeypatch):
         return [metadata.EntryPoint(name, value, group) for name, value in points.get(group, {}).items()]
 
     monkeypatch.setattr(metadata, "entry_points", entry_points)
-    editors.plugins.cache_clear()
+    editors.find_plugins.cache_clear()
     yield
-    editors.plugins.cache_clear()
+    editors.find_plugins.cache_clear()
 
 
 def test_a_plugged_in_judge_is_found_by_name(installed):

@@ -57,7 +57,7 @@ def check(arm: str, row: str) -> None:
         arm = kind
     forms = [*BY_RULE, *(f"{REWRITE}:{form}" for form in rewriters.FORMS[1:]), f"{BEST_OF}N:JUDGE"]
     needs = BY_RULE[match_name("remedy", arm, forms)]
-    if needs and not editors.can(row, needs):
+    if needs and not editors.supports(row, needs):
         raise UserError(
             f"--mend {arm} needs an editor that takes '{needs}', which '{row}' does not; use --mend rewrite."
         )
