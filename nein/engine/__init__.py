@@ -1,1 +1,1 @@
-"""What every benchmark and data maker runs on: folders, blocks, files, pictures, processes."""
+"""Run folders and the executors that fill them; files, images, caches and processes. Knows no benchmark."""

@@ -1,8 +1,8 @@
-"""Decodes and encodes the images of all benchmarks; no other file does.
+"""Decodes image files to (H, W, 3) uint8 RGB arrays and encodes them, for all benchmarks; no other file does.
 
-`RULE`, written into every manifest: first frame; 16-bit gray is divided by 256; transparency is composed on
-white; palettes, CMYK, YCbCr, LAB and gray go through Pillow's `convert("RGB")`; floating-point pixels are
-refused; the EXIF orientation is ignored, as in the official NeIn evaluation; no color management.
+How files are decoded (`RULE`, in every manifest): first frame; 16-bit gray is divided by 256; transparency is
+composed on white; palettes, CMYK, YCbCr, LAB and gray go through Pillow's `convert("RGB")`; floating-point
+pixels are refused; the EXIF orientation is ignored, as in the official NeIn evaluation; no color management.
 """
 
 from __future__ import annotations
@@ -22,17 +22,14 @@ from nein.loading.errors import UserError
 from nein.loading.references import is_local
 
 RULE = "rgb8-alpha-on-white-no-exif-v1"
-#: Formats that are opened, whatever the name of the file. Other plugins of Pillow start programs (EPS).
-FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")
-#: Limit of pixels, since 0.6 MB of PNG can take 3 GB; NEIN_MAX_PIXELS sets another one.
-MAX_PIXELS = 50_000_000
-#: Limit of longer side / shorter side: encoders scale the shorter one to 224 pixels.
-MAX_RATIO = 256
 _ORIENTATION = ExifTags.Base.Orientation
 
 
 class ImageError(UserError):
     """An unusable image; the message names the file and its error."""
+
+
+# --- reading --------------------------------------------------------------------------------
 
 
 def decode(path: Path, *, plain: bool = False) -> np.ndarray:
@@ -58,10 +55,10 @@ def turn_upright(image: np.ndarray, orientation: int) -> np.ndarray:
 
 
 def encode_thumbnail(source: np.ndarray | Image.Image, side: int, quality: int = 75) -> bytes:
-    """An encoded image with no side longer than `side` pixels: below 256 a lossless WebP, since artifacts of
-    JPEG look like an editor's, else a JPEG. source: (H, W, 3) uint8, or Pillow's."""
+    """The bytes of an image with no side longer than `side` pixels: below 256 a lossless WebP, since
+    artifacts of JPEG look like an editor's, else a JPEG. source: (H, W, 3) uint8, or Pillow's image."""
     image = Image.fromarray(check(source)) if isinstance(source, np.ndarray) else source
-    image.thumbnail((side, side), Image.Resampling.LANCZOS, reducing_gap=2.0)
+    image.thumbnail((side, side), Image.Resampling.LANCZOS, reducing_gap=2.0)  # fast, nearly the same
     buffer = io.BytesIO()
     if max(image.size) < 256:
         image.save(buffer, "WEBP", lossless=True, method=0, quality=0)  # as small as PNG, in half the time
@@ -71,9 +68,9 @@ def encode_thumbnail(source: np.ndarray | Image.Image, side: int, quality: int =
 
 
 def read_thumbnail(path: Path, side: int) -> bytes:
-    """The thumbnail of a file, by `RULE`; a large JPEG is decoded at a smaller scale. Raises ImageError."""
+    """`encode_thumbnail` of a file, decoded by `RULE`. Raises ImageError."""
     with _open(path) as image:
-        image.draft("RGB", (2 * side, 2 * side))
+        image.draft("RGB", (2 * side, 2 * side))  # a JPEG: decoded at 1/2, 1/4 or 1/8
         image.load()
         return encode_thumbnail(_convert_rgb(image), side)
 
@@ -85,15 +82,23 @@ def read_size(path: Path) -> tuple[int, int]:
 
 
 def find_file(path: Path) -> Path:
-    """The path, or, where no file has it, the same name in the other Unicode form (NFC, NFD): systems write
-    accents in different ways."""
-    candidates = (path, *(Path(unicodedata.normalize(form, str(path))) for form in ("NFC", "NFD")))
-    return next((candidate for candidate in candidates if is_local(candidate)), path)
+    """The path of an existing file: as given, or with accents in another Unicode form (NFC, NFD), since
+    systems differ; the given path if there is none."""
+    composed, decomposed = (Path(unicodedata.normalize(form, str(path))) for form in ("NFC", "NFD"))
+    return next((candidate for candidate in (path, composed, decomposed) if is_local(candidate)), path)
+
+
+#: Formats that are opened, whatever the name of the file. Other plugins of Pillow start programs (EPS).
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")
+#: Limit of pixels, since 0.6 MB of PNG can take 3 GB; NEIN_MAX_PIXELS sets another one.
+MAX_PIXELS = 50_000_000
+#: Limit of longer side / shorter side: encoders scale the shorter one to 224 pixels.
+MAX_RATIO = 256
 
 
 @contextlib.contextmanager
 def _open(path: Path) -> Iterator[Image.Image]:
-    """Opens a file and reads its header. Raises ImageError for Pillow's errors, in the `with` block too, and
+    """Opens a file and reads its header. Raises ImageError for Pillow's errors, also in the `with` block, and
     for images beyond `MAX_PIXELS` or `MAX_RATIO`."""
     try:
         with Image.open(path, formats=FORMATS) as image:
@@ -117,12 +122,27 @@ def _open(path: Path) -> Iterator[Image.Image]:
         raise ImageError(f"{path}: the image cannot be decoded ({error})") from None
 
 
+def _convert_rgb(image: Image.Image) -> Image.Image:
+    """Converts to mode RGB by `RULE`."""
+    if image.mode == "F":  # Pillow's conversion would turn pixels from 0 to 1, the usual range, black
+        raise ValueError("its pixels are floating-point numbers; save it with 8 or 16 bits")
+    if image.mode.startswith("I"):  # 16-bit gray: "I;16", "I;16B", and "I" in older Pillow
+        gray = np.clip(np.asarray(image).astype(np.int64) >> 8, 0, 255).astype(np.uint8)  # (H, W)
+        return Image.fromarray(np.repeat(gray[:, :, None], 3, axis=2))
+    if image.mode in ("P", "PA", "LA", "RGBA", "La", "RGBa") or "transparency" in image.info:
+        layer = image.convert("RGBA")
+        white = Image.new("RGBA", layer.size, (255, 255, 255, 255))
+        image = Image.alpha_composite(white, layer)
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+# --- writing --------------------------------------------------------------------------------
+
+
 def write_png(path: Path, image: np.ndarray) -> None:
     """Writes an (H, W, 3) uint8 image without loss, atomically; the same pixels give the same bytes."""
-    with atomic.write_file(path) as file:
-        Image.fromarray(check(image)).save(
-            file, "PNG", compress_level=1
-        )  # level 6 takes longer than decoding
+    with atomic.write_file(path) as file:  # compress_level 6, the default, takes longer than decoding
+        Image.fromarray(check(image)).save(file, "PNG", compress_level=1)
 
 
 def write_jpeg(path: Path, image: np.ndarray) -> None:
@@ -139,16 +159,3 @@ def check(image: np.ndarray) -> np.ndarray:
     if 0 in image.shape:
         raise ImageError(f"an image must have at least one pixel, not shape {image.shape}")
     return image
-
-
-def _convert_rgb(image: Image.Image) -> Image.Image:
-    if image.mode == "F":  # Pillow's conversion would turn pixels from 0 to 1, the usual range, black
-        raise ValueError("its pixels are floating-point numbers; save it with 8 or 16 bits")
-    if image.mode.startswith("I"):  # "I;16", "I;16B", and "I", as which older Pillow opens a 16-bit PNG
-        gray = np.clip(np.asarray(image).astype(np.int64) >> 8, 0, 255).astype(np.uint8)  # (H, W)
-        return Image.fromarray(np.repeat(gray[:, :, None], 3, axis=2))
-    if image.mode in ("P", "PA", "LA", "RGBA", "La", "RGBa") or "transparency" in image.info:
-        layer = image.convert("RGBA")
-        white = Image.new("RGBA", layer.size, (255, 255, 255, 255))
-        image = Image.alpha_composite(white, layer)
-    return image if image.mode == "RGB" else image.convert("RGB")

@@ -1,7 +1,7 @@
-"""`--on ray`: the shares of a command are tasks of a Ray cluster. Ray starts them where there is room, also
-on nodes that join later, and restarts those whose worker or node died.
+"""The executor of `--on ray`: computes the shares of a command as tasks of a Ray cluster.
 
-All nodes must see the folders.
+Ray starts the tasks where there is room, also on nodes that join later, and restarts those whose worker or
+node died. All nodes must see the run folders.
 """
 
 from __future__ import annotations
@@ -24,16 +24,13 @@ from nein.engine.stages import Plan, Step, open_tasks
 from nein.loading.digests import Json
 from nein.loading.errors import UserError
 
-#: Environment variables that workers get, and that are written nowhere.
-SECRETS = ("OPENAI_API_KEY", "HF_TOKEN")
-#: Environment variables: what a worker imports, and where libraries look for models.
-PASSED_ON = ("PYTHONPATH", "NEIN_MAX_PIXELS", "HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "TORCH_HOME")
-PER_WORKER = 4  # shares: more are better balanced, but each loads the models
-DEATHS = 3  # workers of one share that may die before the command ends
+SECRETS = ("OPENAI_API_KEY", "HF_TOKEN")  # environment variables that workers get, and nothing writes
+SHARES_PER_WORKER = 4  # more are better balanced, but each loads the models
+RETRIES = 3  # of a share whose worker died
 GRACE = 10.0  # seconds for workers to end in order
 
 
-def work(
+def compute_share(
     plan: Plan,
     device: str,
     share: tuple[int, int],
@@ -41,8 +38,8 @@ def work(
     secrets: Mapping[str, str],
     threads: int | None,
 ) -> list[int]:
-    """Computes, on a node, a share of the steps part[0] to part[1]. Raises UserError for what this node
-    lacks."""
+    """The task, which runs on a node: computes share (r, n) of the steps [part[0], part[1]) of a plan;
+    returns the number of blocks made, by step. Raises UserError for what the node lacks."""
     os.environ.update(secrets)
     machine.tune_process()
     executor = Executor(device, share=share, threads=threads or (1 if device == "cpu" else None))
@@ -50,9 +47,9 @@ def work(
 
 
 class Ray(Executor):
-    """An executor whose blocks are made on other nodes.
+    """An executor whose blocks are made by workers of a cluster.
 
-    address          Of a running cluster; None: RAY_ADDRESS, or a cluster that is started here.
+    address          A running cluster, "HOST:PORT"; None: RAY_ADDRESS, or a cluster that is started here.
     workers          Maximum (default: as many as fit).
     gpus_per_worker  0.25: four workers on one GPU.
     """
@@ -66,7 +63,8 @@ class Ray(Executor):
         threads: int | None = None,
     ) -> None:
         super().__init__("cpu", threads=threads)
-        self._ray, self._limit, self._gpus = _connect(address), workers or 2**31, gpus_per_worker
+        self._ray = _connect(address)
+        self._max_workers, self._gpus = workers or 2**31, gpus_per_worker
         gpus = self._ray.cluster_resources().get("GPU", 0)
         if device.startswith("cuda") and not gpus:
             raise UserError(f"--device is '{device}', but no node of the Ray cluster has a GPU.")
@@ -82,47 +80,52 @@ class Ray(Executor):
 
     def compute(self, steps: Sequence[Step], plan: Plan | None = None) -> list[int]:
         assert plan is not None, "workers on other nodes make the steps again"
+        # A step that reads all blocks of earlier ones starts a new part, which begins when those are
+        # complete.
         counts: list[int] = []
-        first = 0  # the first step of this part; steps that another one needs as a whole come in parts before
+        first = 0  # the first step of the current part
         for end in range(1, len(steps) + 1):
             if end == len(steps) or any(reads_all_of(steps[end], other) for other in steps[first:end]):
-                counts += self._compute(steps[first:end], plan, (first, end))
+                counts += self._compute_part(steps[first:end], plan, (first, end))
                 first = end
         return counts
 
-    def _compute(self, steps: Sequence[Step], plan: Plan, part: tuple[int, int]) -> list[int]:
-        """Computes steps of which none needs all blocks of another."""
-        on_gpu = self.device == "cuda" and any(
-            step.stage.model and step.stage.model.place == "device" for step in steps
-        )
-        most = max((len(step.stage.blocks.numbers) for step in steps), default=0)
+    def _compute_part(self, steps: Sequence[Step], plan: Plan, part: tuple[int, int]) -> list[int]:
+        """Computes the steps [part[0], part[1]), of which none reads all blocks of another."""
         if not any(next(open_tasks(step), None) for step in steps):
             return [0] * len(steps)
+
+        # --- choose the number of shares
+        models = [step.stage.model for step in steps if step.stage.model]
+        on_gpu = self.device == "cuda" and any(model.place == "device" for model in models)
         total, cores = self._ray.cluster_resources(), self.threads or 1
-        room = math.floor(total.get("CPU", 0) / cores)
+        room = math.floor(total.get("CPU", 0) / cores)  # workers that fit
         if on_gpu:
             room = math.floor(total.get("GPU", 0) / self._gpus + 1e-6)
-        size = max(1, min(PER_WORKER * room, most))
-        # An object of the cluster: logs and dashboards show runtime environments, but no objects.
+        most_blocks = max((len(step.stage.blocks.numbers) for step in steps), default=0)
+        size = max(1, min(SHARES_PER_WORKER * room, most_blocks))
+
+        # --- what every task gets: objects of the cluster, which logs and dashboards do not show
         secrets = self._ray.put({name: os.environ[name] for name in SECRETS if name in os.environ})
+        shared_plan, device = self._ray.put(plan), "cuda" if on_gpu else "cpu"
         options = {"num_gpus": self._gpus, "num_cpus": 0} if on_gpu else {"num_cpus": cores}
         # Ray restarts a task whose process or node died, but not one that raised an exception.
-        task = self._ray.remote(work).options(max_retries=DEATHS, **options)
-        shared, device = self._ray.put(plan), "cuda" if on_gpu else "cpu"
+        task = self._ray.remote(compute_share).options(max_retries=RETRIES, **options)
+
+        # --- run the tasks
         waiting = [(rank, size) for rank in range(size)]
         running: list[Any] = []
         counts = [0] * len(steps)
         with tqdm(total=size, desc="shares", unit="share", disable=not sys.stderr.isatty()) as bar:
             try:
                 while waiting or running:
-                    while waiting and len(running) < self._limit:
-                        running.append(
-                            task.remote(shared, device, waiting.pop(0), part, secrets, self.threads)
-                        )
+                    while waiting and len(running) < self._max_workers:
+                        share = waiting.pop(0)
+                        running.append(task.remote(shared_plan, device, share, part, secrets, self.threads))
                     [finished], running = self._ray.wait(running)
                     counts = [sum(pair) for pair in zip(counts, self._result(finished), strict=True)]
                     bar.update()
-            except SystemError as error:  # in it Ray wraps what a signal's handler raised
+            except SystemError as error:  # Ray's wrapper of what a signal handler raised
                 raise error.__cause__ or error from None
             finally:
                 for reference in running:
@@ -132,22 +135,25 @@ class Ray(Executor):
         return counts
 
     def _result(self, reference: Any) -> list[int]:
-        """The number of blocks that a share has made, by step. Raises what the share raised, and UserError
-        for workers that died."""
+        """What `compute_share` returned. Raises what it raised, and UserError if its workers died."""
         try:
             return list(self._ray.get(reference))
         except self._ray.exceptions.RayTaskError as error:
             raise error.cause from None
         except self._ray.exceptions.RayError as error:
             raise UserError(
-                f"Workers of the Ray cluster died {DEATHS + 1} times at one share "
+                f"Workers of the Ray cluster died {RETRIES + 1} times at one share "
                 f"({str(error).splitlines()[0]}); rerun the command to resume."
             ) from None
 
 
+#: Environment variables for a worker: what it imports, and where libraries look for models.
+PASSED_ON = ("PYTHONPATH", "NEIN_MAX_PIXELS", "HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "TORCH_HOME")
+
+
 def _connect(address: str | None) -> Any:
-    """Ray, connected to a cluster or to one that was started here. Telemetry is off unless the environment
-    says otherwise. Raises UserError without Ray, and where no cluster answers."""
+    """The module `ray`, connected to a running cluster or to a new one on this machine. Telemetry is off
+    unless the environment says otherwise. Raises UserError without Ray, and if no cluster answers."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's future default
     try:
@@ -164,7 +170,7 @@ def _connect(address: str | None) -> Any:
     try:
         host, _, port = (address or "").rpartition(":")
         if host and port.isdigit() and "//" not in host:
-            socket.create_connection((host, int(port)), timeout=10).close()  # Ray itself asks for minutes
+            socket.create_connection((host, int(port)), timeout=10).close()  # Ray itself tries for minutes
         ray.init(**options)
     except (OSError, RuntimeError, ValueError):
         if address is None:

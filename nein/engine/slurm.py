@@ -1,4 +1,4 @@
-"""Slurm jobs: `nein slurm COMMAND`.
+"""Submits a command as jobs of a Slurm cluster, by submitit, for `nein slurm COMMAND`.
 
 submitit writes the batch script and requeues a job that is pre-empted or runs out of time (SIGUSR1).
 """
@@ -20,14 +20,13 @@ from nein.engine import machine
 from nein.engine.run import SHARE_VARIABLE
 from nein.loading.errors import UserError
 
-SIGNAL = "USR1"
-
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a command.
+    """One run of a command. submitit pickles it, and calls it on a node.
 
-    words  After `nein`. `typed`: the words of the user, for the manifest.
+    words  The words after `nein`.
+    typed  The words that the user typed, for the manifest.
     share  "r/n": the job makes this share; "": all missing blocks and the report.
     """
 
@@ -38,7 +37,9 @@ class Job:
     def __call__(self) -> None:
         line = [sys.executable, "-m", "nein", *self.words]
         env = {**os.environ, machine.COMMAND_VARIABLE: json.dumps(self.typed)}
-        process = subprocess.Popen(line, env={**env, **({SHARE_VARIABLE: self.share} if self.share else {})})
+        if self.share:
+            env[SHARE_VARIABLE] = self.share
+        process = subprocess.Popen(line, env=env)
         try:
             code = process.wait()
         finally:  # also when submitit stops this job to requeue it
@@ -48,7 +49,7 @@ class Job:
             raise RuntimeError(f"nein {' '.join(self.words)} ended with code {code}")
 
     def checkpoint(self) -> Any:
-        """The same job again, which submitit gives back to the queue."""
+        """The same job again: submitit calls this to put it back into the queue."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
@@ -57,15 +58,20 @@ class Job:
 def submit(
     tasks: Sequence[Job], settings: Any, folder: Path, *, cluster: str = "slurm", after: str = ""
 ) -> list[Any]:
-    """Submits an array of jobs, one per task. after: the job that has to end first, successful or not. Raises
-    UserError with Slurm's message if it refuses them."""
+    """Submits an array of jobs, one per task; returns submitit's jobs. Raises UserError if Slurm refuses
+    them.
+
+    settings  The options of `nein.config.groups.SlurmJobs`.
+    folder    For scripts and logs.
+    after     The id of the job that has to end first, successful or not.
+    """
     submitter = make_submitter(settings, folder, cluster)
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
     try:
         if after:
-            more = {**settings.options, "requeue": True, "dependency": f"afterany:{after}"}
-            submitter.update_parameters(slurm_additional_parameters=more)
+            options = {**settings.options, "requeue": True, "dependency": f"afterany:{after}"}
+            submitter.update_parameters(slurm_additional_parameters=options)
         with submitter.batch():
             jobs = [submitter.submit(task) for task in tasks]
         return jobs
@@ -74,8 +80,11 @@ def submit(
         raise UserError(f"Slurm refuses the jobs ({lines[-1].strip()}).") from None
 
 
+SIGNAL = "USR1"  # sent to a job that is to be requeued
+
+
 def make_submitter(settings: Any, folder: Path, cluster: str) -> Any:
-    """submitit's executor. Raises UserError where submitit or Slurm is missing."""
+    """submitit's executor for `submit`. Raises UserError if submitit or Slurm is missing."""
     os.environ.setdefault("SUBMITIT_PREEMPT_SIGNAL", SIGNAL)  # read when submitit is imported
     try:
         import submitit
@@ -106,6 +115,6 @@ def parse_minutes(text: str) -> int:
     parts = clock.split(":")
     if not all(part.isdigit() for part in [*parts, days or "0"]) or len(parts) > 3:
         raise UserError(f"--time is '{text}'; Slurm writes 4:00:00, 90 (minutes) or 1-12 (days and hours).")
-    units = (60.0, 1.0, 1 / 60) if dash or len(parts) == 3 else (1.0, 1 / 60)
+    units = (60.0, 1.0, 1 / 60) if dash or len(parts) == 3 else (1.0, 1 / 60)  # minutes of each part
     total = 1440 * int(days or 0) + sum(int(part) * unit for part, unit in zip(parts, units, strict=False))
     return max(1, math.ceil(total))

@@ -88,7 +88,7 @@ def test_a_worker_that_dies_is_started_again_and_one_that_always_dies_ends_the_c
     assert results(folder.path) == whole
     for path in folder.path.rglob("*.jsonl"):
         path.unlink()
-    monkeypatch.setattr(executors, "DEATHS", 1)
+    monkeypatch.setattr(executors, "RETRIES", 1)
     with pytest.raises(UserError, match=r"died 2 times at one share.*rerun the command"):
         compute(one, steps, (str(folder.path), 0.0, "every"))
     one.close()
