@@ -57,7 +57,7 @@ def run(options: RetrievedConfig) -> str:
         asking = Asking(kind, judge, how, folder, options.batch_size, options.threads)
         for task in _retrievals(tasks):
             queries = judged.make_queries(
-                task, *tasks.features(task), most=options.queries, seed=tasks.config.seed
+                task, *tasks.read_features(task), most=options.queries, seed=tasks.config.seed
             )
             # Every image that was found once, with all that is asked about it.
             cases = [

@@ -7,7 +7,7 @@ import pytest
 
 from nein.benchmarks import baselines
 from nein.benchmarks.negbench import scoring, sections
-from nein.benchmarks.negbench.questions import ASKED, GREY, Distinct
+from nein.benchmarks.negbench.questions import GREY, BlindTask
 from nein.datasets.negbench.official import write as write_csv
 from nein.datasets.negbench.records import ChoiceTask, Option, Question, RetrievalTask
 from nein.metrics.dual import normalise
@@ -97,7 +97,7 @@ def test_a_model_is_asked_every_distinct_question_once_without_its_picture(tmp_p
         frames.pick(found["colour/beaf"].figures, metric=name, **where) for name in names
     )
     assert len(grey) == len(set(grey)) > 5
-    assert 5 < sum(ASKED in words for words in seen) < len(seen) / 2  # every picture once
+    assert 5 < sum("What is the answer?" in words for words in seen) < len(seen) / 2  # every picture once
     assert full["n"] == unseen["n"]
     assert full["value"] + unseen["value"] == pytest.approx(1)  # always no, and always yes
     assert seen[0].startswith("Is there a")  # it is asked for a word and not for a letter
@@ -121,15 +121,15 @@ def test_each_distinct_question_is_asked_once_and_stands_for_those_that_are_like
     # without the picture: a question in another order has the answer by its words
     options = (Option("a dog"), Option("no dog"))
     asked = (Question("1", "a.png", options, 0), Question("2", "b.png", options[::-1], 0))
-    distinct = Distinct.make(baselines.TEXT_ONLY, ChoiceTask("x/caption", asked, NOTHING))
+    distinct = BlindTask.make(baselines.TEXT_ONLY, ChoiceTask("x/caption", asked, NOTHING))
     (one,) = distinct.task.questions
-    assert distinct.standing[asked[1].id] == one
+    assert distinct.stand_ins[asked[1].id] == one
     assert one.image == GREY
     assert (distinct.task.media.frames(one.image)[0] == baselines.LEVEL).all()
     assert distinct.reorder(asked[1], one, [0.2, 0.8]) == [0.8, 0.2]
     # without the words: captions are all alike, and nobody is asked
     task = ChoiceTask("x/mcq", questions(12, 4), NOTHING)
-    distinct = Distinct.make(baselines.PICTURE_ONLY, task)
+    distinct = BlindTask.make(baselines.PICTURE_ONLY, task)
     assert distinct.task.questions == ()
     for said in ({"scores": [1.0, 0.0, 0.0, 0.0]}, {"answer": "A", "letter": "A", "chosen": 0}):
         answers = {question.id: {**said, "reason": ""} for question in task.questions}

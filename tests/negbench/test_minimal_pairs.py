@@ -22,7 +22,7 @@ def rows_of(values):
         scored = {
             question.id: {
                 "scores": [
-                    float(four[int(option.text == "No dog."), PICTURES.index(question.picture(option))])
+                    float(four[int(option.text == "No dog."), PICTURES.index(question.get_image(option))])
                     for option in question.options
                 ],
                 "reason": "",

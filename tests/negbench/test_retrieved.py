@@ -46,7 +46,7 @@ def test_a_negated_caption_is_held_against_its_original_one_and_chance():
     assert [query.kind for query in asked] == ["negated"] * 4 + ["original"] * 4 + ["at random"] * 4
     assert {query.thing for query in asked} == {"dog"}  # what no caption names is denied by none
     assert [query.source for query in asked[:4]] == ["s0", "s2", "s4", "s6"]
-    assert [query.shown[0] for query in (asked[0], asked[4])] == ["0.png", "2.png"]
+    assert [query.images[0] for query in (asked[0], asked[4])] == ["0.png", "2.png"]
     assert [query.id for query in asked[:4]] == [query.id for query in asked[4:8]]
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from nein.benchmarks.negbench import scoring
 from nein.benchmarks.negbench.config import EvalConfig
-from nein.benchmarks.negbench.questions import Asking, order_options, picture
+from nein.benchmarks.negbench.questions import Asking, order_options, read_image
 from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.records import ChoiceTask
 from nein.engine.folder import Blocks, Folder
@@ -123,7 +123,7 @@ def test_probabilities_of_letters_choose_too(tmp_path):
 
 def test_frames_of_a_video_become_one_picture():
     media = Drawn(lambda name: [np.full((4, 6, 3), k, dtype=np.uint8) for k in range(4)])
-    sheet = picture(media, TASK.questions[0].image)
+    sheet = read_image(media, TASK.questions[0].image)
     assert not isinstance(sheet, str)
     assert sheet.shape == (8, 12, 3)
     assert [int(sheet[y, x, 0]) for y in (0, 7) for x in (0, 11)] == [0, 1, 2, 3]

@@ -1,4 +1,4 @@
-"""The stage that encodes images and sentences with a two-tower model, and the features it leaves in a cache.
+"""The stage that encodes images or sentences with a two-tower model, and keeps the features in a cache.
 
 Images are cut into blocks over all tasks of a data set, sentences over all of a task; a block is encoded as
 a whole, so that no feature depends on `--limit` or on the selected tasks.
@@ -30,7 +30,7 @@ from nein.metrics.dual import pool
 
 @dataclass(frozen=True)
 class Encoded:
-    """Features of images or sentences, by row."""
+    """Features of images or sentences."""
 
     features: np.ndarray  # (N, D) float32 or float64, may lie in a file
     rows: dict[str, int]  # reference or sentence -> its row
@@ -38,8 +38,8 @@ class Encoded:
 
 
 class Encoding(Stage):
-    """Encodes the images or sentences that the cache of features lacks; failures are tried again. Rows: name,
-    key (SHA-256 of the content), reason (why there is no feature), cut (the model truncates the sentence).
+    """Encodes images or sentences that the cache lacks; an input on which the model failed is tried again.
+    Rows: name, key (SHA-256 of the content), reason (why no feature), cut (the model truncates the sentence).
 
     names      Distinct references or sentences, in an order that no selection changes.
     selection  The names whose blocks are encoded.
@@ -66,7 +66,8 @@ class Encoding(Stage):
     def read(self, number: int) -> list[tuple[Row, Any]]:
         """Rows, each with its input: a sentence, the frames of an image or video, or None (unreadable)."""
         inputs: list[tuple[Row, Any]] = []
-        for name in (self.names[index] for index in self.blocks.members(number)):
+        for index in self.blocks.members(number):
+            name = self.names[index]
             try:
                 frames = [] if self.media is None else self.media.frames(name)
             except ImageError as error:
@@ -80,23 +81,26 @@ class Encoding(Stage):
     def work(self, model: Any, inputs: list[tuple[Row, Any]], missing: tuple[str, ...]) -> dict[str, Any]:
         rows: list[Row] = [row for row, _ in inputs]
         if self.media is None and hasattr(model, "overlong"):
-            for row, cut in zip(rows, isolate(model.overlong, [row["name"] for row in rows]), strict=True):
-                row |= {"cut": True} if cut is True else {}
+            # A string in place of True or False: the tokenizer failed on the sentence.
+            for row, is_cut in zip(rows, isolate(model.overlong, [row["name"] for row in rows]), strict=True):
+                if is_cut is True:
+                    row["cut"] = True
         cache, space = answers.FeatureCache(self.cache), self._space(model.fingerprint)
         cached = cache.get(space, _scope(rows))
         readable = [(row, content) for row, content in inputs if row["key"]]
-        if any(row["key"] not in cached for row, _ in readable):
-            encoded = isolate(functools.partial(self.encode, model), [content for _, content in readable])
-            entries = {}
-            for (row, _), feature in zip(readable, encoded, strict=True):
-                if isinstance(feature, str):
-                    row |= {"key": "", "reason": feature}
-                elif not np.isfinite(feature).all():
-                    row |= {"key": "", "reason": "the model's feature is not finite"}
-                else:
-                    entries[row["key"]] = feature
-            # Keyed by the inputs that could be encoded: a failed one changes the batch of the others.
-            cache.put(space, _scope(rows), entries)
+        if all(row["key"] in cached for row, _ in readable):
+            return {self.name: rows}
+        encoded = isolate(functools.partial(self.encode, model), [content for _, content in readable])
+        entries = {}
+        for (row, _), feature in zip(readable, encoded, strict=True):
+            if isinstance(feature, str):  # why the model failed on this input
+                row.update(key="", reason=feature)
+            elif not np.isfinite(feature).all():
+                row.update(key="", reason="the model's feature is not finite")
+            else:
+                entries[row["key"]] = feature
+        # Keyed by the inputs that could be encoded: a failed one changes the batch of the others.
+        cache.put(space, _scope(rows), entries)
         return {self.name: rows}
 
     def encode(self, model: Any, inputs: Sequence[Any]) -> Sequence[np.ndarray]:
@@ -123,7 +127,10 @@ class Encoding(Stage):
         for number in self.blocks.numbers:
             block = self.folder.read(self.name, number)
             cached = self._read_cache(block)
-            for name, row in ((row["name"], row) for row in block if row["name"] in selection):
+            for row in block:
+                name = row["name"]
+                if name not in selection:
+                    continue
                 if row["reason"]:
                     reasons[name] = row["reason"]
                     continue
@@ -152,9 +159,10 @@ class Encoding(Stage):
         return answers.FeatureCache(self.cache).get(self._space(self._fingerprint), _scope(rows))
 
     def _space(self, fingerprint: str) -> str:
+        """The part of the cache with features of one model, of images or of sentences."""
         return f"negbench/{self.name.partition('/')[0]}/{fingerprint}"
 
 
 def _scope(rows: Sequence[Row]) -> str:
-    """The key of a block: its contents in order; an image without a feature counts by its reason."""
+    """The cache's key of a block: a hash of its contents in order; without a feature, of the reason."""
     return answers.hash_scope(row["key"] or row["reason"].partition(":")[0] for row in rows)

@@ -13,7 +13,7 @@ from nein.engine.folder import MANIFEST_FIELDS, Folder, find_runs
 UNUSABLE = "the picture is unusable: "
 PICTURES = "pictures"  # outputs; the others are of tasks: "answers/mcq.rephrased"
 SENTENCES, ANSWERS, SCORES, VERDICTS = "sentences", "answers", "scores", "verdicts"
-PICTURE, MODEL = "picture", "model"  # what failed (`failed`), so that a row is tried again; "": final
+IMAGE_FAILED, MODEL_FAILED = "picture", "model"  # why a row is tried again (`failed`); "": final
 _WHY = {"reason": str, "failed": str}
 _ENCODED = record({"name": str, "key": str, "reason": str, "cut": NotRequired[bool]})
 _FOUND = {"id": str, "source": str, "kind": str, "thing": str, "asked": bool, "rank": int, "image": str}

@@ -1,12 +1,11 @@
-"""The stages that put NegBench's questions to a model: `Asking` a generative model, `Matching` an image with
-each option, and `FileAnswers` from a log.
+"""The stages that put NegBench's questions to a model: `Asking` a generative model, `Matching` each option
+with its image, and `FileAnswers` from a log; then their export, and the questions of the baselines.
 
 A generative model is shown the image with all options and answers with a letter, as the paper asks LLaVA
-(appendix A; its wording is not published). A judge "itm" scores every option. Order of options and ties go by
-`protocol`: docs/reference/quirks.md.
+(appendix A; its wording is not published). Order of options and ties: `protocol` in docs/reference/quirks.md.
 
-Baselines: "text only" shows a gray image in place of each (Goyal et al., CVPR 2017, arXiv:1612.00837), each
-distinct question once; "picture only" tells a caption, or asks a question, that says nothing.
+Baselines: "text only" shows a gray image in place of each (Goyal et al., CVPR 2017, arXiv:1612.00837);
+"picture only" shows a caption, or asks a question, that says nothing.
 """
 
 from __future__ import annotations
@@ -23,9 +22,8 @@ import numpy as np
 from PIL import Image
 
 from nein.benchmarks.baselines import PICTURE_ONLY, TEXT_ONLY, make_gray, spread_blocks
-from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench.config import EvalConfig
-from nein.benchmarks.negbench.folder import UNUSABLE
+from nein.benchmarks.negbench.folder import IMAGE_FAILED, MODEL_FAILED, UNUSABLE
 from nein.datasets import harness
 from nein.datasets.negbench.media import Drawn, Media
 from nein.datasets.negbench.other_tests import NO, YES
@@ -39,38 +37,47 @@ from nein.metrics.choices import ChoiceQuestion, answer_each
 from nein.metrics.judges.base import parse_yes_no
 from nein.metrics.letters import LETTERS, parse
 
-YES_NO = sorted((YES, NO))
-QUESTION = "Which caption describes the image?"
-GREY = "grey"  # reference of the plain gray image
-SAID, ASKED = "A picture.", "What is the answer?"  # a caption and a question without information
-Picture = np.ndarray | str  # (H, W, 3) uint8, or why there is no image
+CAPTION_QUESTION = "Which caption describes the image?"
+GREY = "grey"  # the reference that stands for a plain gray image
+Pixels = np.ndarray | str  # (H, W, 3) uint8, or the reason why the image cannot be read
 
 
-def picture(media: Media, reference: str) -> Picture:
-    """(H, W, 3) uint8: the image behind a reference, or the frames of a video in two rows; or why there is
-    none."""
+def read_image(media: Media, reference: str) -> Pixels:
+    """The image behind a reference, or the frames of a video in two rows."""
     try:
         frames = media.frames(reference)
     except ImageError as error:
         return str(error)
     if len(frames) == 1:
         return frames[0]
-    half = -(-len(frames) // 2)  # rounded up; a black frame fills the second row
-    frames = [*frames, *[np.zeros_like(frames[0])] * (2 * half - len(frames))]
-    return np.concatenate([np.concatenate(frames[:half], 1), np.concatenate(frames[half:], 1)], 0)
+    columns = -(-len(frames) // 2)  # rounded up; a black frame fills the second row
+    if len(frames) % 2:
+        frames = [*frames, np.zeros_like(frames[0])]
+    return np.concatenate([np.concatenate(frames[:columns], 1), np.concatenate(frames[columns:], 1)], 0)
 
 
-class Shown(NamedTuple):
-    """A question with its images by reference, or why one of them cannot be read."""
+def order_options(question: Question, seed: int, protocol: str = "fixed") -> list[int]:
+    """The indices of the options in the order shown: shuffled by seed and id; "paper": as in the data."""
+    indices = list(range(len(question.options)))
+    if protocol != "paper":
+        random.Random(sample_seed(seed, question.id)).shuffle(indices)
+    return indices
+
+
+# --- stages ----------------------------------------------------------------------------------------
+
+
+class LoadedQuestion(NamedTuple):
+    """A question with its images, and why one of them cannot be read ("": all can)."""
 
     question: Question
-    images: Mapping[str, Any]
-    fault: str
+    images: Mapping[str, Any]  # reference -> `Pixels`
+    problem: str
 
 
 class Questions(Stage):
-    """Asks the questions of a task, by `answer` of a subclass. Rows: id, entries of `answer`, reason, failed
-    (`data.MODEL`: asked again next time; `data.PICTURE`: once the image changes; "": final)."""
+    """Puts the questions of a task to a model; subclasses define `answer`. Rows: id, entries of `answer`,
+    reason, failed (`MODEL_FAILED`: asked again next time; `IMAGE_FAILED`: once the image changes)."""
 
     empty: Row  # the entries of a question without an answer
 
@@ -80,29 +87,33 @@ class Questions(Stage):
         self.name, self.outputs, self.task, self.blocks = output, (output,), task, blocks
         self.config, self.model = config, model
 
-    def answer(self, model: Any, block: Sequence[Shown]) -> Iterable[Row]:
+    def answer(self, model: Any, block: Sequence[LoadedQuestion]) -> Iterable[Row]:
         """A row without id for each question; all images are readable."""
         raise NotImplementedError
 
-    def read(self, number: int) -> list[Shown]:
+    def read(self, number: int) -> list[LoadedQuestion]:
         block = []
-        for question in (self.task.questions[index] for index in self.blocks.members(number)):
-            images_seen = {name: picture(self.task.media, name) for name in dict.fromkeys(question.images)}
-            fault = next((text for text in images_seen.values() if isinstance(text, str)), "")
-            block.append(Shown(question, images_seen, fault))
+        for index in self.blocks.members(number):
+            question = self.task.questions[index]
+            images = {name: read_image(self.task.media, name) for name in dict.fromkeys(question.images)}
+            problems = [image for image in images.values() if isinstance(image, str)]
+            block.append(LoadedQuestion(question, images, problems[0] if problems else ""))
         return block
 
-    def work(self, model: Any, block: list[Shown], missing: tuple[str, ...]) -> dict[str, list[Row]]:
-        usable = [item for item in block if not item.fault]
-        replies = iter(self.answer(model, usable) if usable else ())
+    def work(self, model: Any, block: list[LoadedQuestion], missing: tuple[str, ...]) -> dict[str, list[Row]]:
+        usable = [item for item in block if not item.problem]
+        answers = iter(self.answer(model, usable) if usable else ())
         rows = []
         for item in block:
-            lost = {**self.empty, "reason": f"{UNUSABLE}{item.fault}", "failed": files.PICTURE}
-            rows.append({"id": item.question.id, **(lost if item.fault else next(replies))})
+            if item.problem:
+                row = {**self.empty, "reason": f"{UNUSABLE}{item.problem}", "failed": IMAGE_FAILED}
+            else:
+                row = next(answers)
+            rows.append({"id": item.question.id, **row})
         return {self.name: rows}
 
     def is_valid(self, output: str, number: int, rows: list[Row]) -> bool:
-        return all(row["failed"] != files.MODEL for row in rows)
+        return all(row["failed"] != MODEL_FAILED for row in rows)
 
     def ids(self, records: range) -> list[str]:
         return [self.task.questions[index].id for index in records]
@@ -113,105 +124,125 @@ class Questions(Stage):
 
 
 class Asking(Questions):
-    """Asks a generative model. Rows: answer, letter, chosen (index of an option as the data have them)."""
+    """Asks a generative model. Rows: answer (its text), letter, chosen (index of the option in the data)."""
 
     empty = {"answer": None, "letter": None, "chosen": None}  # noqa: RUF012
 
-    def answer(self, model: Any, block: Sequence[Shown]) -> list[Row]:
+    def answer(self, model: Any, block: Sequence[LoadedQuestion]) -> list[Row]:
         orders = [order_options(item.question, self.config.seed, self.config.protocol) for item in block]
-        offered = [
-            [s.question.texts[k] for k in shown_order] for s, shown_order in zip(block, orders, strict=True)
-        ]
-        questions = []
-        for item, texts in zip(block, offered, strict=True):
-            words = self._answers_in_words(texts)
-            prompt = write_prompt(self.config.prompt, item.question.asked or QUESTION, texts)
-            prompt = write_yes_no_prompt(item.question.asked) if words else prompt
-            questions.append([ChoiceQuestion(prompt, len(texts))])
-        images_shown = [item.images[item.question.image] for item in block]
-        replies = answer_each(model, images_shown, questions, [self.config.scoring])
+        texts_shown, prompts = list[list[str]](), list[list[ChoiceQuestion]]()
+        for item, order in zip(block, orders, strict=True):
+            texts, asked = [item.question.texts[k] for k in order], item.question.asked
+            if self._answers_in_words(texts):
+                prompt = write_yes_no_prompt(asked)
+            else:
+                prompt = write_prompt(self.config.prompt, asked or CAPTION_QUESTION, texts)
+            texts_shown.append(texts)
+            prompts.append([ChoiceQuestion(prompt, len(texts))])
+        images = [item.images[item.question.image] for item in block]  # (H, W, 3) uint8 each
+        replies = answer_each(model, images, prompts, [self.config.scoring])
         rows = []
-        for texts, shown_order, [reply] in zip(offered, orders, replies, strict=True):
-            letter, reason = (None, reply.error) if reply.error else self._letter(reply, texts)
-            chosen = None if letter is None else shown_order[LETTERS.index(letter)]  # in the data's order
-            row = {"answer": reply.text, "letter": letter, "chosen": chosen, "reason": reason}
-            rows.append({**row, "failed": files.MODEL if reply.error else ""})
+        for texts, order, [reply] in zip(texts_shown, orders, replies, strict=True):
+            letter, reason = (None, reply.error) if reply.error else self._read_letter(reply, texts)
+            failed = MODEL_FAILED if reply.error else ""
+            rows.append(_make_answer_row(reply.text, letter, reason, order, failed=failed))
         return rows
 
     def _answers_in_words(self, texts: Sequence[str]) -> bool:
         """Whether the model answers yes or no in words; otherwise by the letter of an option."""
-        return self.config.scoring == "generated" and sorted(texts) == YES_NO
+        return self.config.scoring == "generated" and sorted(texts) == [NO, YES]
 
-    def _letter(self, reply: Any, texts: Sequence[str]) -> tuple[str | None, str]:
+    def _read_letter(self, reply: Any, texts: Sequence[str]) -> tuple[str | None, str]:
         """(the letter of an answer or None, why there is none)."""
         if self.config.scoring != "generated":
             why = "the model gives no probability to a letter, or the same to several"
             return reply.likeliest, "" if reply.likeliest else why
+        answer = reply.text or ""
         if self._answers_in_words(texts):
             by_release = self.config.protocol == "paper" and "beaf" in self.task.name
-            yes = (read_beaf if by_release else parse_yes_no)(reply.text or "")
-            if yes is None:
+            is_yes = read_beaf(answer) if by_release else parse_yes_no(answer)
+            if is_yes is None:
                 return None, "the answer is neither yes nor no"
-            return LETTERS[texts.index(YES if yes else NO)], ""
-        letter, reason, *_ = parse(reply.text or "", texts)
+            return LETTERS[texts.index(YES if is_yes else NO)], ""
+        letter, reason, *_ = parse(answer, texts)
         return letter, reason
 
 
+def _make_answer_row(
+    text: str | None, letter: str | None, reason: str, order: Sequence[int], *, failed: str = ""
+) -> Row:
+    """The row of an answer; order: of the options as shown."""
+    chosen = None if letter is None else order[LETTERS.index(letter)]
+    return {"answer": text, "letter": letter, "chosen": chosen, "reason": reason, "failed": failed}
+
+
+def read_beaf(answer: str) -> bool | None:
+    """Reads an answer as BEAF's release does: "yes" anywhere ("Eyes"), else "no" anywhere ("I do not know").
+    Without either the release reuses the answer to the previous question; here None."""
+    if "yes" in answer.lower():
+        return True
+    return False if "no" in answer.lower() else None
+
+
 class Matching(Questions):
-    """Lets a judge "itm" score the options. Rows: scores (in the data's order)."""
+    """Scores every option with its image, by a judge "itm". Rows: scores (in the order of the data)."""
 
     empty = {"scores": None}  # noqa: RUF012
 
-    def answer(self, model: Any, block: Sequence[Shown]) -> Iterator[Row]:
-        for result in isolate(functools.partial(self._scores, model), block):
+    def answer(self, model: Any, block: Sequence[LoadedQuestion]) -> Iterator[Row]:
+        for result in isolate(functools.partial(self._score_options, model), block):
             reason = result if isinstance(result, str) else ""
             if not reason and not np.isfinite(result).all():
                 reason = "the model's score is not finite"
-            values = None if reason else [float(score) for score in result]
-            yield {"scores": values, "reason": reason, "failed": files.MODEL if reason else ""}
+            scores = None if reason else [float(score) for score in result]
+            yield {"scores": scores, "reason": reason, "failed": MODEL_FAILED if reason else ""}
 
-    def _scores(self, model: Any, block: Sequence[Shown]) -> list[np.ndarray]:
+    def _score_options(self, model: Any, block: Sequence[LoadedQuestion]) -> list[np.ndarray]:
         """(options,) float64 per question; an image is matched with all of its sentences at once."""
-        pairs = [(item, name) for item in block for name in item.images]
-        options = [
-            [o for o in item.question.options if item.question.picture(o) == name] for item, name in pairs
-        ]
-        texts = [[option.text for option in group] for group in options]
-        matches = iter(model.match([item.images[name] for item, name in pairs], texts))
+        images, texts = [], []
+        for question, image_of, _ in block:
+            for name, image in image_of.items():
+                images.append(image)
+                texts.append([o.text for o in question.options if question.get_image(o) == name])
+        matches = iter(model.match(images, texts))  # per image: the scores of its texts
         scores = []
-        for item in block:
-            by_image = {name: iter(next(matches)) for name in item.images}
-            # back in the order of the options
-            scores.append(np.array([next(by_image[name]) for name in item.question.images], np.float64))
+        for question, image_of, _ in block:
+            scores_of = {name: iter(next(matches)) for name in image_of}
+            # Each option takes the next score of its image.
+            scores.append(np.array([next(scores_of[name]) for name in question.images], np.float64))
         return scores
 
 
 class FileAnswers(Asking):
-    """Reads letters in the answers of a log of another harness, by `question_key`. Rows: as of `Asking`."""
+    """Reads letters in the answers of another harness's log. Rows: as of `Asking`.
+
+    answers  `question_key` -> answer.
+    """
 
     def __init__(self, *args: Any, answers: Mapping[str, str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.answers = answers
 
-    def read(self, number: int) -> list[Shown]:
+    def read(self, number: int) -> list[LoadedQuestion]:
         """The questions without their images."""
-        return [Shown(self.task.questions[index], {}, "") for index in self.blocks.members(number)]
+        return [LoadedQuestion(self.task.questions[k], {}, "") for k in self.blocks.members(number)]
 
-    def answer(self, model: None, block: Sequence[Shown]) -> list[Row]:
+    def answer(self, model: None, block: Sequence[LoadedQuestion]) -> list[Row]:
         rows = []
-        for question in (item.question for item in block):
+        for question, *_ in block:
             text = self.answers.get(question_key(self.task, question))
-            shown_order = order_options(question, self.config.seed)  # of the options, as they were exported
+            order = order_options(question, self.config.seed)  # as `export_questions` wrote them
             letter, reason = None, "the log has no answer"
             if text:
-                letter, reason, *_ = parse(text, [question.texts[place] for place in shown_order])
-            chosen = None if letter is None else shown_order[LETTERS.index(letter)]
-            row = {"answer": text, "letter": letter, "chosen": chosen, "reason": reason}
-            rows.append({**row, "failed": ""})
+                letter, reason, *_ = parse(text, [question.texts[k] for k in order])
+            rows.append(_make_answer_row(text, letter, reason, order))
         return rows
 
     def files(self, records: range) -> list[Path]:
         return []
+
+
+# --- questions for another harness -----------------------------------------------------------------
 
 
 def question_key(task: Task, question: Question) -> str:
@@ -220,88 +251,76 @@ def question_key(task: Task, question: Question) -> str:
 
 
 def export_questions(tasks: Sequence[Task], seed: int) -> Iterator[harness.Question]:
-    """The questions about one image each for another harness, with options as by `order_options`."""
+    """The questions about one image each, with their options in the order of `order_options`."""
     for task in tasks:
         for question in task.questions if isinstance(task, ChoiceTask) and task.fits_model("log") else ():
-            shown_order = order_options(question, seed)
+            order = order_options(question, seed)
             yield harness.Question(
                 key=question_key(task, question),
                 read_image=functools.partial(_read_png, task.media, question),
-                text=question.asked or QUESTION,
-                options=tuple(question.texts[place] for place in shown_order),
-                answer=LETTERS[shown_order.index(question.correct)],
+                text=question.asked or CAPTION_QUESTION,
+                options=tuple(question.texts[k] for k in order),
+                answer=LETTERS[order.index(question.correct)],
                 category=question.type or task.key,
             )
 
 
 def _read_png(media: Media, question: Question) -> bytes:
     """A PNG file of the question's image, or of a video's frames. Raises UserError."""
-    pixels = picture(media, question.image)  # (H, W, 3) uint8, or why there are none
+    pixels = read_image(media, question.image)
     if isinstance(pixels, str):
         raise UserError(f"Question '{question.id}' has no image: {pixels}.")
     Image.fromarray(pixels).save(file := io.BytesIO(), "PNG")
     return file.getvalue()
 
 
-def read_beaf(answer: str) -> bool | None:
-    """Reads an answer as BEAF's release does: "yes" anywhere ("Eyes"), else "no" anywhere ("I do not know").
-    Without either the release reuses the answer to the previous question; here None."""
-    text = answer.lower()
-    return True if "yes" in text else False if "no" in text else None
-
-
-def order_options(question: Question, seed: int, protocol: str = "fixed") -> list[int]:
-    """The indices of the options as shown: shuffled by the question's seed, or under "paper" as they are."""
-    positions = list(range(len(question.options)))
-    if protocol != "paper":
-        random.Random(sample_seed(seed, question.id)).shuffle(positions)
-    return positions
+# --- baselines -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Distinct:
-    """The questions of a baseline: every distinct question of a task once, without its image or its text."""
+class BlindTask:
+    """The distinct questions of a task without its images ("text only") or its texts ("picture only")."""
 
-    name: str  # of the baseline
+    baseline: str
     task: ChoiceTask  # of the distinct questions
-    standing: Mapping[str, Question]  # id -> the distinct question for it; missing: all its options are alike
+    stand_ins: Mapping[str, Question]  # id -> the distinct question; missing: all options of `id` are alike
 
     @classmethod
-    def make(cls, name: str, task: ChoiceTask) -> Distinct:
-        """Removes the image ("text only") or the text ("picture only") from every question of a task."""
-        by_words: dict[tuple[str, ...], Question] = {}
-        standing = {}
+    def make(cls, baseline: str, task: ChoiceTask) -> BlindTask:
+        """The blind form of a task for one of `BASELINES`."""
+        distinct: dict[tuple[str, ...], Question] = {}  # what a blind question still shows -> the question
+        stand_ins = {}
         for question in task.questions:
-            if name == PICTURE_ONLY and not question.asked and not any(o.image for o in question.options):
-                continue  # captions without their words
-            if name == TEXT_ONLY:
-                options = tuple(replace(choice, image="") for choice in question.options)
-                fixed_half, plain = question.asked, replace(question, groups=(), image=GREY, options=options)
+            blind = replace(question, groups=())
+            if baseline == TEXT_ONLY:
+                options = tuple(replace(option, image="") for option in question.options)
+                visible, blind = question.asked, replace(blind, image=GREY, options=options)
             elif question.asked:
-                fixed_half, plain = question.image, replace(question, groups=(), asked=ASKED)
+                visible, blind = question.image, replace(blind, asked="What is the answer?")
+            elif any(option.image for option in question.options):  # a caption is held against several images
+                options = tuple(replace(option, text="A picture.") for option in question.options)
+                visible, blind = "", replace(blind, options=options)
             else:
-                options = tuple(replace(choice, text=SAID) for choice in question.options)
-                fixed_half, plain = "", replace(question, groups=(), options=options)
-            words = fixed_half, *sorted(_option(name, option) for option in question.options)
-            standing[question.id] = by_words.setdefault(words, plain)
-        media = Drawn(lambda _: make_gray()) if name == TEXT_ONLY else task.media
-        return cls(name, replace(task, questions=tuple(by_words.values()), media=media), standing)
+                continue  # an image with captions: without their words they are alike
+            key = visible, *sorted(_visible_half(baseline, option) for option in question.options)
+            stand_ins[question.id] = distinct.setdefault(key, blind)
+        media = Drawn(lambda _: make_gray()) if baseline == TEXT_ONLY else task.media
+        return cls(baseline, replace(task, questions=tuple(distinct.values()), media=media), stand_ins)
 
-    def reorder(self, question: Question, representative: Question, values: Sequence[float]) -> list[float]:
-        """The values of a distinct question's options, in the order of the question it stands for."""
-        value_of = {
-            _option(self.name, entry): value
-            for entry, value in zip(representative.options, values, strict=True)
-        }
-        return [value_of[_option(self.name, entry)] for entry in question.options]
+    def reorder(self, question: Question, stand_in: Question, values: Sequence[float]) -> list[float]:
+        """The values of a stand-in's options, in the order of the question that it stands for."""
+        value_of = {}
+        for option, value in zip(stand_in.options, values, strict=True):
+            value_of[_visible_half(self.baseline, option)] = value
+        return [value_of[_visible_half(self.baseline, option)] for option in question.options]
 
     def blocks(self, size: int, questions: Sequence[Question], most: int) -> Blocks:
-        """The blocks of the distinct questions for `questions`; `most` of them at most, evenly spread."""
+        """The blocks that hold the stand-ins of `questions`, thinned out evenly to `most` questions."""
         positions = {item.id: index for index, item in enumerate(self.task.questions)}
-        indices = {positions[self.standing[item.id].id] for item in questions if item.id in self.standing}
+        indices = {positions[self.stand_ins[q.id].id] for q in questions if q.id in self.stand_ins}
         return spread_blocks(Blocks(len(positions), size, sorted(indices)), most)
 
 
-def _option(name: str, option: Option) -> str:
-    """The half of an option that a baseline shows."""
-    return option.image if name == PICTURE_ONLY and option.image else option.text
+def _visible_half(baseline: str, option: Option) -> str:
+    """The half of an option that a baseline shows: its image or its text."""
+    return option.image if baseline == PICTURE_ONLY and option.image else option.text

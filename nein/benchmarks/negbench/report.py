@@ -16,7 +16,7 @@ import pandas as pd
 from nein.benchmarks.baselines import BASELINES
 from nein.benchmarks.negbench import judged, scoring
 from nein.benchmarks.negbench.models import MODELS
-from nein.benchmarks.negbench.questions import picture
+from nein.benchmarks.negbench.questions import read_image
 from nein.benchmarks.negbench.retrieval import KS
 from nein.benchmarks.negbench.scoring import TEXT_TO_IMAGE
 from nein.benchmarks.negbench.stages import ModelTasks
@@ -338,7 +338,7 @@ def _find_first_images(
     run: ModelTasks, task: Any, records: Mapping[str, Any]
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yields (name, first images found) for each caption in `records` with a feature."""
-    images, texts = run.features(task)
+    images, texts = run.read_features(task)
     start = f"{run.data.name}/{task.key}/"
     captions = {
         name: text for name, (*_, text) in records.items() if name.startswith(start) and text in texts.rows
@@ -350,7 +350,7 @@ def _find_first_images(
 
 
 def _make_thumbnail(task: Any, name: str, side: int = THUMBNAIL_SIDE) -> cards.Thumbnail:
-    image = picture(task.media, name)
+    image = read_image(task.media, name)
     return {"none": image} if isinstance(image, str) else cards.make_thumbnail(image, side)
 
 

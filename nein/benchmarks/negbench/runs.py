@@ -119,14 +119,14 @@ def _make_run(
     judge = {"judge": references.identify(config.judge), **references.digest_models({"judge": config.judge})}
     outputs, run_stages = {}, list[Stage]()
     if choice.kind == "dual":  # features, then verdicts on the images that captions find
-        run_stages = [model_tasks.pictures(), *map(model_tasks.sentences, model_tasks.tasks)]
+        run_stages = [model_tasks.encode_images(), *map(model_tasks.encode_sentences, model_tasks.tasks)]
         for task in tasks:
             if isinstance(task, RetrievalTask) and task.asked:
                 outputs[name_output(task)] = judge
                 run_stages.append(Judging(tasks=model_tasks, task=task, model=_make_judge(config, device)))
     else:  # the questions of every task, and those of its baselines
         remote = references.find_place(choice.reference) == "remote"
-        for stage, _ in (pair for task in tasks for pair in model_tasks.askings(task)):
+        for stage, _ in (pair for task in tasks for pair in model_tasks.ask_questions(task)):
             if stage.task.questions:
                 stage.asks = {choice.reference: 1} if remote else {}
                 run_stages.append(stage)

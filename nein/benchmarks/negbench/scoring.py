@@ -15,7 +15,7 @@ import numpy as np
 from nein.benchmarks.baselines import BASELINES, PICTURE_ONLY, TEXT_ONLY
 from nein.benchmarks.negbench import judged, retrieval
 from nein.benchmarks.negbench.encoding import Encoded
-from nein.benchmarks.negbench.questions import Distinct, order_options
+from nein.benchmarks.negbench.questions import BlindTask, order_options
 from nein.benchmarks.negbench.retrieval import Ranks
 from nein.benchmarks.negbench.stages import ModelTasks
 from nein.datasets.negbench.records import ChoiceTask, Question, RetrievalTask
@@ -36,14 +36,14 @@ def read_rows(model_tasks: ModelTasks, task: Any) -> Iterator[Row]:
         verdict_rows = folder.rows(judged.name_output(task), model_tasks.blocks(task).numbers)
         yield from (row for row in verdict_rows if row["id"] in ids)
     elif isinstance(task, RetrievalTask):
-        yield from score_retrieval(task, *model_tasks.features(task), **options)
+        yield from score_retrieval(task, *model_tasks.read_features(task), **options)
     elif model_tasks.kind == "dual":
         model = folder.models()["model"]
         options |= {"features": config.features, "scale": model["scale"], "bias": model["bias"]}
-        yield from score_choices(task, *model_tasks.features(task), seed=config.seed, **options)
+        yield from score_choices(task, *model_tasks.read_features(task), seed=config.seed, **options)
     else:
         answers: list[tuple[Any, dict[str, Row]]] = []
-        for stage, distinct in model_tasks.askings(task):
+        for stage, distinct in model_tasks.ask_questions(task):
             answer_rows = folder.rows(stage.name, stage.blocks.numbers if stage.task.questions else ())
             answers.append((distinct, {row["id"]: row for row in answer_rows}))
         yield from score_answers(task, answers[0][1], answers[1:], seed=config.seed, **options)
@@ -161,7 +161,7 @@ def score_choices(
 def score_answers(
     task: ChoiceTask,
     answers: Mapping[str, Row],
-    unseen: Sequence[tuple[Distinct, Mapping[str, Row]]] = (),
+    unseen: Sequence[tuple[BlindTask, Mapping[str, Row]]] = (),
     *,
     protocol: str = "fixed",
     seed: int = 0,
@@ -173,13 +173,13 @@ def score_answers(
     for question in task.questions:
         alone: dict[str, Sequence[float] | None] = {}
         for distinct, rows_by_id in unseen:
-            stand_in = distinct.standing.get(question.id)
+            stand_in = distinct.stand_ins.get(question.id)
             if stand_in is None:
-                alone[distinct.name] = [1 / len(question.options)] * len(question.options)
+                alone[distinct.baseline] = [1 / len(question.options)] * len(question.options)
             elif stand_in.id in rows_by_id:
                 values = _values(stand_in, rows_by_id[stand_in.id])
                 same = None if values is None else distinct.reorder(question, stand_in, values)
-                alone[distinct.name] = same
+                alone[distinct.baseline] = same
         yield make_choice_row(question, answers[question.id], alone, protocol=protocol, seed=seed)
 
 

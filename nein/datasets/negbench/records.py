@@ -93,9 +93,9 @@ class Question:
     @property
     def images(self) -> list[str]:
         """The image of each option."""
-        return [self.picture(option) for option in self.options]
+        return [self.get_image(option) for option in self.options]
 
-    def picture(self, option: Option) -> str:
+    def get_image(self, option: Option) -> str:
         return option.image or self.image
 
 
