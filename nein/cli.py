@@ -115,7 +115,7 @@ COMMANDS: dict[str, Command] = {
         "nein.generate.config:ConversionConfig", "nein.generate.negvqa:build"),
     "negvqa check": Command(
         "estimate a conversion's accuracy from review sheets",
-        "nein.generate.config:CheckConfig", "nein.generate.negvqa:check"),
+        "nein.generate.config:CheckConfig", "nein.generate.negvqa_check:check"),
 }
 # fmt: on
 

@@ -63,7 +63,7 @@ def claims():
         "benchmarks/negbench.md",
         f"({GROUPS[analysis.AFFIRMED]} affirmed and {GROUPS[analysis.DENIED]} negated",
     )
-    yield "benchmarks/nein-data.md", f"the {len(stats.PAPER)} of the paper's Table 1"
+    yield "benchmarks/nein-data.md", f"the {len(stats.PAPER_WORDS)} of the paper's Table 1"
     yield "howto/judges.md", f"{calibrate.CONTROLLED} of the pictures are used"
     yield "explanation/judges.md", f"Se + Sp - 1 may be as low as {calibration.MIN_YOUDEN}"
     yield "howto/editors.md", f"`concurrency` ({service.AT_ONCE})"

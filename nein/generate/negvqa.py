@@ -1,10 +1,11 @@
-"""`nein negvqa generate` and `check`: negates multiple-choice questions by a language model, and lets people
-check the negations on a sheet.
+"""`nein negvqa generate`: makes NegVQA's questions: a language model negates multiple-choice questions.
 
 OUT/images/           the images, as they were
 OUT/records.jsonl     one line per question of the source: its negation, or why there is none
 OUT/questions.jsonl   NegVQA's layout, for `nein negvqa --data`; -original and -negated beside it
-OUT/check.html        the sheet
+OUT/check.html        a sheet on which people check the negations (`negvqa_check`)
+
+Parts: the questions of the source, the stage that negates them, the files, wrong options and letters.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import itertools
 import random
 import re
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,13 +24,14 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from nein.config.groups import start
-from nein.datasets import negvqa as data
+from nein.datasets import negvqa as official
 from nein.datasets.negvqa import VARIANTS
 from nein.engine import atomic, images
 from nein.engine.folder import COMPLETE, INCOMPLETE, Row, sample_seed
 from nein.generate import maker
-from nein.generate.config import CheckConfig, ConversionConfig
-from nein.generate.maker import Listing, ShardStage, llm_identity, make
+from nein.generate.config import ConversionConfig
+from nein.generate.maker import Listing, ShardStage, llm_identity
+from nein.generate.negvqa_check import write_sheet
 from nein.loading.digests import json_digest
 from nein.loading.errors import UserError, unknown
 from nein.metrics.letters import LETTERS
@@ -37,28 +39,22 @@ from nein.models import llm
 from nein.nano import data as nano
 from nein.nano.scenes import CATEGORIES, PALETTE, Scene, render, rng_for
 from nein.nano.sentences import Question, iter_questions
-from nein.reporting import cards, labels, tables
-from nein.reporting import figures as frames
-from nein.reporting.figures import Figure, figure
-from nein.reporting.page import headline
-from nein.reporting.tables import Column, Table, count, value
-from nein.statistics import bounded_mean
 
-#: As VMCBench's files name them. Source: https://huggingface.co/datasets/suyc21/VMCBench.
+# --- the questions of the source -----------------------------------------------------------------
+
+#: Fields besides the options A, B, ..., by VMCBench's names (https://huggingface.co/datasets/suyc21/VMCBench).
 FIELDS = ("index", "image", "question", "answer", "category")
-SPLIT = "build"  # scenes on which no model was trained or judged
-FILE = "choices.jsonl"
 NEGATED_FIELD = "negated_question"  # in drawn questions alone
-NUMBERS = ("1", "2", "3", "4", "5", "6")
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
     """One multiple-choice question.
 
+    picture  Path of the image; None if the record names none.
     options  Texts of A, B, ...; `right` is the index of the right one.
     problem  Why the record cannot be used; "" if it can.
-    negated  The negated question of a drawn question.
+    negated  The negation of a drawn question; "" for others.
     """
 
     id: str
@@ -89,11 +85,11 @@ def load(config: ConversionConfig) -> Listing[Choice]:
         if key not in FIELDS and key not in LETTERS:
             raise unknown("field of --columns", key, [*FIELDS, "A", "B", "C", "D"])
     is_nano = config.source == "nano"
-    source = str(_ensure_drawn(config.questions) / FILE) if is_nano else config.source
-    rows, origin, folder = data.read_source(source, config.split)
+    source = str(_ensure_drawn(config.questions) / DRAWN_FILE) if is_nano else config.source
+    rows, origin, folder = official.read_source(source, config.split)
     if config.images is not None:
         folder = maker.image_folder(config.images, Path())
-    names = {name: config.columns.get(name, name) for name in (*FIELDS, *LETTERS)}
+    names = {name: config.columns.get(name, name) for name in (*FIELDS, *LETTERS)}  # our field -> the row's
     records, ids = list[Choice](), set[str]()
     for number, row in enumerate(rows, start=1):
         records.append(_read_choice(row, names, folder, number, ids))
@@ -110,15 +106,18 @@ def load(config: ConversionConfig) -> Listing[Choice]:
 def _read_choice(
     row: Row, names: Mapping[str, str], folder: Path | None, number: int, ids: Container[str]
 ) -> Choice:
+    """The question of a row. number: its line, which is its index if it has none; ids: of the rows before."""
     cells = {key: _read_text(row.get(name)) for key, name in names.items() if key != "image"}
-    options = tuple(itertools.takewhile(bool, map(cells.__getitem__, LETTERS)))
-    answer, index, picture, problem = cells["answer"].upper(), cells["index"] or str(number), None, ""
+    options = tuple(itertools.takewhile(bool, (cells[letter] for letter in LETTERS)))  # up to an empty one
+    index, answer = cells["index"] or str(number), cells["answer"].upper()
     right = LETTERS.find(answer) if len(answer) == 1 else -1
+    picture = None
     try:
-        picture = data.read_image(row.get(names["image"]), folder)
+        picture = official.read_image(row.get(names["image"]), folder)
         problem = "" if picture.is_file() else "the picture is not there"
     except ValueError as error:
         problem = str(error).removeprefix("whose ")
+    # A problem of the texts outranks one of the image.
     if not cells["question"]:
         problem = f"no {names['question']}"
     elif len(options) < 2:
@@ -134,11 +133,18 @@ def _read_choice(
 
 
 def _read_text(cell: Any) -> str:
-    return "" if cell is None or cell != cell else str(cell).strip()
+    is_missing = cell is None or cell != cell  # NaN differs from itself
+    return "" if is_missing else str(cell).strip()
 
 
 def _normalize(text: str) -> str:
     return " ".join(text.casefold().split()).rstrip(".")
+
+
+# Drawn questions.
+SPLIT = "build"  # scenes on which no model was trained or judged
+DRAWN_FILE = "choices.jsonl"
+NUMBERS = ("1", "2", "3", "4", "5", "6")  # answers to questions of number
 
 
 def _ensure_drawn(count: int) -> Path:
@@ -152,18 +158,16 @@ def _ensure_drawn(count: int) -> Path:
                 images.write_png(draft / name, render(scene))
             rng = rng_for(SPLIT, number, "choices")
             options = [question.right, question.wrong]  # and up to two further wrong ones
-            spare = sorted(
-                _list_wrong_answers(scene, question) - set(options)
-            )  # sorted: a set's order is random
-            options += rng.sample(spare, min(2, len(spare)))
+            others = _list_wrong_answers(scene, question) - set(options)
+            options += rng.sample(sorted(others), min(2, len(others)))  # sorted: a set's order is random
             rng.shuffle(options)
-            facts = {"index": str(number), "image": name, "category": question.kind}
-            facts |= {"question": question.question, NEGATED_FIELD: question.negated}
-            facts["answer"] = "ABCD"[options.index(question.right)]
-            rows.append({**facts, **dict(zip("ABCD", options, strict=False))})
-        atomic.write_lines(draft / FILE, rows)
+            row = {"index": str(number), "image": name, "category": question.kind}
+            row |= {"question": question.question, NEGATED_FIELD: question.negated}
+            answer = "ABCD"[options.index(question.right)]
+            rows.append({**row, "answer": answer, **dict(zip("ABCD", options, strict=False))})
+        atomic.write_lines(draft / DRAWN_FILE, rows)
 
-    return nano.draw_once(f"choices-{count}", draw, proof=FILE)
+    return nano.draw_once(f"choices-{count}", draw, proof=DRAWN_FILE)
 
 
 def _list_wrong_answers(scene: Scene, question: Question) -> set[str]:
@@ -177,12 +181,14 @@ def _list_wrong_answers(scene: Scene, question: Question) -> set[str]:
     return set()  # left or right, top or bottom
 
 
+# --- the stage that negates ----------------------------------------------------------------------
+
+#: States of a question.
 NEGATED = "negated"
 NOT_NEGATABLE = "not negatable"  # in the model's judgment
 FAILED = "failed"  # no negation from the model; `kind` and `reason` are counted
 UNUSABLE = "unusable"  # the source's record has a problem
-UNCHANGED = "unchanged question"
-LOCAL_SHARD_SIZE = 128  # questions that a local model gets at once
+UNCHANGED = "unchanged question"  # a kind of failure; the others are `llm`'s
 
 #: Prompt of NegVQA's notebook and paper (arXiv:2505.22946, appendix); the question follows.
 PROMPT = (Path(__file__).parent / "negvqa_prompt.txt").read_text(encoding="utf-8")
@@ -191,7 +197,7 @@ PROMPT = (Path(__file__).parent / "negvqa_prompt.txt").read_text(encoding="utf-8
 class PrintedVerdict(BaseModel):
     """What a language model has to answer."""
 
-    model_config = ConfigDict(extra="forbid")  # the texts here are in the schema, which is sent
+    model_config = ConfigDict(extra="forbid")  # the model reads the schema: docstring and descriptions
 
     negatable: bool = Field(alias="is_negatable", description="whether a negated question exists")
     negated_question: str = Field(description="the negated question; empty if not negatable")
@@ -205,21 +211,22 @@ class PrintedVerdict(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Negation:
-    """The outcome of one question. question: the negation (NEGATED only); kind: of failure (FAILED only)."""
+    """The outcome of one question: a line of work/negate/."""
 
     id: str
     state: str
-    question: str = ""
-    reason: str = ""
-    kind: str = ""
+    question: str = ""  # the negation, if NEGATED
+    reason: str = ""  # why there is none
+    kind: str = ""  # of failure, if FAILED
 
     @property
     def again(self) -> bool:
+        """Whether the model gave no answer, so that it is asked again."""
         return self.kind in llm.SILENT
 
 
 class Negate(ShardStage):
-    """Negates questions by the language model; drawn questions come with their negations."""
+    """Negates questions by the language model; without one, drawn questions keep their drawn negations."""
 
     name, kind = "negate", "negator"
 
@@ -262,17 +269,25 @@ def _read_outcome(item: Choice, outcome: llm.Outcome[PrintedVerdict]) -> Negatio
     return Negation(item.id, NEGATED, question)
 
 
+# --- the files -----------------------------------------------------------------------------------
+
+
 class NegvqaFolder(maker.BuildFolder):
     row_types: ClassVar[Any] = {"work/negate": Negation}
 
 
+LOCAL_SHARD_SIZE = 128  # questions that a local model gets at once
 #: First bytes of an image file -> suffix of its name.
 SUFFIXES = {b"\x89PNG": ".png", b"\xff\xd8\xff": ".jpg", b"GIF8": ".gif", b"BM": ".bmp", b"RIFF": ".webp"}
 
 
 class NegvqaMaker(maker.Maker):
+    """Makes a data set in NegVQA's layout."""
+
     config: ConversionConfig
-    stages, folder_type, decides = (Negate,), NegvqaFolder, "letters seed"
+    stages = (Negate,)
+    folder_type = NegvqaFolder
+    decides = "letters seed"
 
     def __init__(self, config: ConversionConfig) -> None:
         # A served model gets shards of one question, so that --limit N pays for N questions.
@@ -288,21 +303,24 @@ class NegvqaMaker(maker.Maker):
     def finish(self) -> tuple[str, Row]:
         """Writes the data set and its check sheet. Raises UserError if no question could be negated."""
         out, seed, config = self.folder.path, self.config.seed, self.config
-        rows = (row for shard in self.blocks.numbers for row in self.rows("negate", shard))
-        choices = (self.listing.records[index] for index in self.blocks.indices)
-        outcomes = list(zip(choices, rows, strict=False))  # of every selected question
-        questions = self.write(outcomes)
-        negations = [negation for _, negation in outcomes]
+        choices = [self.listing.records[index] for index in self.blocks.indices]
+        negations: list[Negation] = []
+        for shard in self.blocks.numbers:
+            negations += self.rows("negate", shard)
+        negations = negations[: len(choices)]  # the last shard is whole: it may go beyond `--limit`
+        questions = self.write(list(zip(choices, negations, strict=True)))
+
         failures = Counter((n.state, n.kind or n.reason) for n in negations if n.state != NEGATED)
         reasons = failures.most_common()
         right_a = sum(row["original_answer"] == "A" for row in questions)
-        lines = [f"{len(questions)} of {len(outcomes)} questions negated, {right_a} with A right."]
+        lines = [f"{len(questions)} of {len(choices)} questions negated, {right_a} with A right."]
         lines += [f"  {count:6d} {state}: {why}" for (state, why), count in reasons]
         if not questions:
             reason = " ".join(lines[1:3]).strip()
-            raise UserError(f"None of the {len(outcomes)} questions could be negated. {reason}")
+            raise UserError(f"None of the {len(choices)} questions could be negated. {reason}")
         if again := sum(negation.again for negation in negations):
             lines.append(f"{again} got no answer; rerun the command to retry them.")
+
         # In random order, so that a rater who stops early has checked a random sample too.
         shuffled = sorted(questions, key=lambda row: sample_seed(seed, f"sheet/{row['index']}"))
         model = str(self.identity("cpu").get("model", "as drawn"))
@@ -318,41 +336,52 @@ class NegvqaMaker(maker.Maker):
     def write(self, outcomes: Sequence[tuple[Choice, Negation]]) -> list[Row]:
         """Writes images, questions and records; returns the questions in NegVQA's layout."""
         seed, out = self.config.seed, self.folder.path
-        negatable = [item for item, negation in outcomes if negation.state == NEGATED]
+        negated = [item for item, negation in outcomes if negation.state == NEGATED]
         wrong = {item.id: wrong_option(item, seed) for item, _ in outcomes if not item.problem}
         if self.config.letters == "notebook":
-            notebook_wrong, letters = draw_as_notebook(negatable, seed)
+            notebook_wrong, letters = draw_as_notebook(negated, seed)
             wrong |= notebook_wrong
         else:
-            letters = balance_letters(negatable, seed)
-        questions, records, images = [], [], dict[str, str]()
+            letters = balance_letters(negated, seed)
+        questions, records = list[Row](), list[Row]()
+        copies: dict[str, str] = {}  # SHA-256 of an image -> its name below OUT
         for item, negation in outcomes:
-            facts: Row = {"index": item.id, "category": item.subset, "question": item.question}
-            facts |= {"options": list(item.options), "right": None if item.problem else item.answer}
-            facts |= {"wrong": wrong.get(item.id), "state": negation.state}
-            facts |= {"negated_question": negation.question or None, "reason": negation.reason or None}
-            records.append({**facts, "kind": negation.kind or None})
+            records.append(
+                {
+                    "index": item.id,
+                    "category": item.subset,
+                    "question": item.question,
+                    "options": list(item.options),
+                    "right": None if item.problem else item.answer,
+                    "wrong": wrong.get(item.id),
+                    "state": negation.state,
+                    "negated_question": negation.question or None,
+                    "reason": negation.reason or None,
+                    "kind": negation.kind or None,
+                }
+            )
             if negation.state == NEGATED:
-                row = {"index": item.id, "image": self.copy_image(item, images), "category": item.subset}
+                row = {"index": item.id, "image": self.copy_image(item, copies), "category": item.subset}
                 texts = item.question, negation.question, item.answer, wrong[item.id]
-                questions.append(row | data.format_record(*texts, letters[item.id]))
+                questions.append(row | official.format_record(*texts, letters[item.id]))
         atomic.write_lines(out / "questions.jsonl", questions)
         for variant in VARIANTS:
-            names = {key: key for key in ("index", "image", "category", "A", "B")}
-            names |= {"question": f"{variant}_question", "answer": f"{variant}_answer"}
-            parts = ({key: row[name] for key, name in names.items()} for row in questions)
-            atomic.write_lines(out / f"questions-{variant}.jsonl", parts)
+            rows = []  # one question each, in `question` and `answer`
+            for row in questions:
+                shared = {key: row[key] for key in ("index", "image", "category", "A", "B")}
+                rows.append(shared | {key: row[f"{variant}_{key}"] for key in ("question", "answer")})
+            atomic.write_lines(out / f"questions-{variant}.jsonl", rows)
         atomic.write_lines(out / "records.jsonl", records)
         return questions
 
     def copy_image(self, item: Choice, copies: dict[str, str]) -> str:
-        """Copies an item's image below OUT once per content (copies: hash -> name); returns its name."""
-        assert item.picture is not None, "an item without an image is not usable"
+        """Copies an item's image below OUT, once per content; returns its name. copies: those so far."""
+        assert item.picture is not None, "a usable question has an image"
         content = item.picture.read_bytes()
         digest = hashlib.sha256(content).hexdigest()
         if digest not in copies:
             stem = item.id if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,60}", item.id) else digest[:20]
-            suffix = next((end for start, end in SUFFIXES.items() if content.startswith(start)), ".img")
+            suffix = next((end for first, end in SUFFIXES.items() if content.startswith(first)), ".img")
             path = self.folder.path / "images" / f"{stem}{suffix}"
             copies[digest] = f"images/{path.name}"
             if not path.is_file() or path.stat().st_size != len(content):
@@ -365,7 +394,10 @@ def build(config: ConversionConfig) -> str | None:
     if config.llm.model:
         llm.check(config.llm.model)
     placed = config if config.place == "device" else replace(config, device="cpu")
-    return make(NegvqaMaker, config, start(placed))
+    return maker.make(NegvqaMaker, config, start(placed))
+
+
+# --- wrong options and letters -------------------------------------------------------------------
 
 
 def wrong_option(item: Choice, seed: int) -> str:
@@ -377,14 +409,15 @@ def wrong_option(item: Choice, seed: int) -> str:
 def balance_letters(items: Sequence[Choice], seed: int) -> dict[str, str]:
     """Id -> right letter of the original question: as many A as B in every subset (or one more of either),
     independent of the order of the items."""
-    subsets: dict[str, list[str]] = defaultdict(list)
+    subsets: dict[str, list[str]] = defaultdict(list)  # subset -> ids
     for item in items:
         subsets[item.subset].append(item.id)
     letters: dict[str, str] = {}
     for subset, ids in subsets.items():
-        first = sample_seed(seed, f"letters/{subset}") >> 62  # even: the first item's letter is A
-        ids.sort(key=lambda id: sample_seed(seed, f"letter/{id}"))  # random, whatever the file's order
-        letters |= {id: "AB"[(rank + first) % 2] for rank, id in enumerate(ids)}
+        ids.sort(key=lambda name: sample_seed(seed, f"letter/{name}"))  # random, whatever the file's order
+        first = sample_seed(seed, f"letters/{subset}") >> 62  # a random bit: 0 or 1, of "AB"
+        for rank, name in enumerate(ids):
+            letters[name] = "AB"[(first + rank) % 2]
     return letters
 
 
@@ -396,80 +429,7 @@ def draw_as_notebook(items: Sequence[Choice], seed: int) -> tuple[dict[str, str]
     for item in items:
         others = [text for number, text in enumerate(item.options) if number != item.right]
         [wrong[item.id]] = rng.sample(others, 1)
-        order = [0, 1]  # of the right and the wrong option
+        order = [0, 1]  # 0: the right option, 1: the wrong one
         rng.shuffle(order)
         letters[item.id] = "AB"[order.index(0)]
     return wrong, letters
-
-
-# --- the check sheet ---
-RATER_INSTRUCTIONS = (
-    "A conversion is right when the negated question is good English, asks for the opposite of the original "
-    "with little changed, and the option marked for each question is right for the picture."
-)
-IMAGE_SIDE = 320  # pixels of the longer side, enough to read text in an image
-RIGHT = "right"
-#: What can be wrong with a conversion: the paper names the first two (NegVQA, section 3).
-ERRORS = {
-    "unnatural": "the negated question is unnatural or ungrammatical",
-    "twice": "a condition or a negation is negated as well",
-    "answer": "the letter of the negated question is not right",
-    "original": "the original question or its letter is wrong already",
-    "other": "something else (see the note)",
-}
-ANSWERS = {RIGHT: RIGHT} | {kind: f"wrong: {text}" for kind, text in ERRORS.items()}
-QUESTION = labels.Question("verdict", "Is the conversion right?", ANSWERS)
-COLUMNS = [
-    Column("right %", {"statistic": RIGHT}),
-    Column("of", {"statistic": RIGHT}, count()),
-    Column("without a label", {"statistic": RIGHT}, count("unscored")),
-    *(Column(kind, {"statistic": kind}, value()) for kind in ERRORS),
-]
-CHECK = Table(
-    "check", "Accuracy of the conversion", (tables.Row("rater"),), tuple(COLUMNS), {"task": "check"}
-)
-
-
-def check_figures(rows: Sequence[labels.Label]) -> Iterator[Figure]:
-    """Per rater the share of right conversions with its exact 95 % interval and the counts of errors by kind
-    (task "check"); and the raters' agreement on right or wrong."""
-    for rater in dict.fromkeys(row["rater"] for row in rows):
-        verdicts = Counter(row[QUESTION.key] for row in rows if row["rater"] == rater)
-        hits = [1.0] * verdicts[RIGHT] + [0.0] * sum(verdicts[kind] for kind in ERRORS)
-        fields: Row = {"task": "check", "metric": "right", "rater": rater}
-        share = bounded_mean(hits, range(len(hits)))
-        yield figure(share, unit="%", unscored=verdicts[""], statistic=RIGHT, **fields)
-        for kind in ERRORS:
-            yield frames.number(verdicts[kind], unit="count", statistic=kind, **fields)
-    verdict = replace(QUESTION, answers=dict.fromkeys((RIGHT, "wrong"), ""))
-    plain = [row | {"verdict": row["verdict"] and ("wrong", RIGHT)[row["verdict"] == RIGHT]} for row in rows]
-    yield from labels.measure_agreement(plain, [verdict], {row["item"]: row["item"] for row in rows})
-
-
-def check(options: CheckConfig) -> str:
-    """The accuracy of a conversion with its interval, as tables. Raises UserError."""
-    frame = frames.frame(check_figures(labels.read_answers(options.files, [QUESTION])))
-    if options.out is not None:
-        frames.write(options.out, frame)
-    kinds = [f"{kind}: {text}" for kind, text in ERRORS.items()]
-    return headline(frame, [CHECK, labels.AGREEMENT], ["Intervals are exact. Wrong, by kind:", *kinds])
-
-
-def write_sheet(path: Path, rows: Sequence[Row], *, population: int, negator: str) -> None:
-    """Writes the sheet of `rows` of questions.jsonl; their images are relative to the folder of `path`.
-
-    population  How many conversions the rows were drawn from.
-    """
-    introduction = (
-        f"{len(rows)} random items out of {population} (negated by: {negator}). {RATER_INSTRUCTIONS}"
-    )
-    items = []
-    for row in rows:
-        cells = []
-        for variant in VARIANTS:
-            options = [f"✓ {row[k]}" if k == row[f"{variant}_answer"] else row[k] for k in "AB"]
-            cells.append([variant, row[f"{variant}_question"], *options])
-        image = cards.read_thumbnail(path.parent / row["image"], IMAGE_SIDE)
-        heads = ("", "question", "A", "B")
-        items.append(labels.Item(str(row["index"]), row["category"], [("", image)], heads, cells))
-    labels.write_page(path, "Are these negated questions right?", introduction, [QUESTION], items)

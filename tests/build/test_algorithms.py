@@ -27,7 +27,7 @@ def queried(source_id, **changes):
 
 
 def clauses(source, values, **changes):
-    return algorithms.clauses(source, values, OBJECTS, config(**changes))
+    return algorithms.make_record(source, values, OBJECTS, config(**changes))
 
 
 @pytest.fixture(scope="module")
@@ -169,13 +169,14 @@ def test_algorithm_2_decides_the_same(blip, llava, slow_blip, slow_llava):
         algorithm_2(p, c["caption"], c["object"], slow_blip, slow_llava, above)
         for p, c in zip(PICTURES, candidates, strict=True)
     ]
-    first = algorithms.match(candidates, PICTURES, blip, above=above, protocol="paper")
+    stage = SimpleNamespace(config=config(match_above=above))
+    first = algorithms.Match.make(stage, blip, (candidates, PICTURES))
     passed = [row["verdict"] == algorithms.ACCEPTED for row in first]
     assert passed == [one for one, _ in expected]
     assert set(passed) == {True, False}
     chosen = [i for i, ok in enumerate(passed) if ok]
-    pictures = [PICTURES[i] for i in chosen]
-    second = algorithms.ask([candidates[i] for i in chosen], pictures, llava, protocol="paper")
+    inputs = [candidates[i] for i in chosen], [PICTURES[i] for i in chosen]
+    second = algorithms.Ask.make(stage, llava, inputs)
     assert [row["verdict"] == algorithms.ACCEPTED for row in second] == [expected[i][1] for i in chosen]
     for i, row in zip(chosen, second, strict=True):
         asked = f'Does the caption "{candidates[i]["caption"]}" describe this image? Answer only yes or no'
@@ -185,7 +186,8 @@ def test_algorithm_2_decides_the_same(blip, llava, slow_blip, slow_llava):
 def test_a_match_at_the_threshold_is_none():
     matcher = SimpleNamespace(match=lambda pictures, texts, head: [[0.5], [0.75]])
     given = [{"id": name, "caption": "A.", "object": "cat"} for name in "ab"]
-    found = algorithms.match(given, PICTURES[:2], matcher, above=0.5, protocol="fixed")
+    stage = SimpleNamespace(config=config(match_above=0.5))
+    found = algorithms.Match.make(stage, matcher, (given, PICTURES[:2]))
     assert [row["verdict"] for row in found] == [algorithms.LOW_MATCH, algorithms.ACCEPTED]
 
 
@@ -201,5 +203,5 @@ def test_a_match_at_the_threshold_is_none():
     ("", "", algorithms.UNPARSABLE, algorithms.UNPARSABLE),
 ])  # fmt: skip
 def test_answers_are_read_by_protocol(caption, object_, paper, fixed):
-    assert algorithms.verdict(caption, object_, "paper") == paper
-    assert algorithms.verdict(caption, object_, "fixed") == fixed
+    assert algorithms.decide(caption, object_, "paper") == paper
+    assert algorithms.decide(caption, object_, "fixed") == fixed

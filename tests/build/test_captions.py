@@ -67,9 +67,9 @@ def test_missing_captions_and_equal_and_bad_names_are_kept_with_their_problem(fo
 
 
 def test_the_papers_words_count_whole_and_stand_beside_its_printed_rows(tmp_path, capsys):
-    assert len(stats.PAPER) == len(set(stats.PAPER)) == 28
-    found = stats.count([(str(i), s) for i, s in enumerate(SENTENCES)], stats.PAPER)
-    assert (len(found.hits), found.negative, found.words["no"]) == (7, 3, 2)
+    assert len(stats.PAPER_WORDS) == len(set(stats.PAPER_WORDS)) == 28
+    found = stats.count([(str(i), s) for i, s in enumerate(SENTENCES)], stats.PAPER_WORDS)
+    assert (len(found.hits), sum(found.hits), found.words["no"]) == (7, 3, 2)
     assert found.examples == [SENTENCES[k] for k in (2, 3, 4)]
     (tmp_path / "c.txt").write_text(
         "A dog isn't here.\nSnow and knots.\nHe can NOT see.\nNobody cannot lack.\n"
@@ -104,13 +104,13 @@ def test_a_list_that_cannot_be_used_is_one_sentence(folder, name, content, sente
 
 
 def test_lists_of_objects(tmp_path):
-    assert len(stages.categories("coco", 15)) == 80
+    assert len(stages.load_categories("coco", 15)) == 80
     mine = tmp_path / "o.txt"
     mine.write_text("cat\n\n  hot   dog \ncat\n")
-    assert stages.categories(str(mine), 2) == ("cat", "hot dog")
+    assert stages.load_categories(str(mine), 2) == ("cat", "hot dog")
     for name, said in ((str(mine), "--queried is 3, but"), ("cocoa", "pass coco, nano or a")):
         with pytest.raises(UserError, match=said):
-            stages.categories(name, 3)
+            stages.load_categories(name, 3)
 
 
 SENTENCES = [

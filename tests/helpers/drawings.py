@@ -13,7 +13,7 @@ from nein.reporting.plots import Plot
 def sketch(patch):
     """A drawing is a few pixels that follow from plot, figures and stamp: equal exactly where those are."""
     patch.setattr(Plot, "files", _files)
-    patch.setattr(files, "PICTURE_SIZE", 16)
+    patch.setattr(files, "EXAMPLE_SIDE", 16)
 
 
 def _files(plot, figures, stamp, kinds):

@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import binom
 
 from nein.engine import images
-from nein.generate import negvqa as check
+from nein.generate import negvqa_check as check
 from nein.reporting import figures as frames
 from tests.helpers import commands
 

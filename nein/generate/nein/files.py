@@ -1,5 +1,7 @@
-"""The end of `nein generate`: collects the candidates' verdicts, splits the accepted ones into train and val,
-and writes the data set in NeIn's official layout with its card."""
+"""Writes the data set of `nein generate` in NeIn's official layout, with its card.
+
+The rows of all stages become a line per candidate; the accepted ones are split into train and val.
+"""
 
 from __future__ import annotations
 
@@ -28,35 +30,17 @@ from nein.reporting import contact_sheet
 from nein.reporting.contact_sheet import GREEN, GREY, RED, Badge, Cell
 from nein.wording.families import FAMILIES
 
-#: Fields of the annotation file: the official five, and one of ours.
-OFFICIAL = ("COCO", "T_original", "T_negative", "T_generated", "NeIn", "family")
-EXAMPLES, PICTURE_SIZE = 4, 144  # of card.png: samples per verdict, pixels
-#: Options that the card names.
-LISTED_OPTIONS = (
-    "preset source objects queried kept absent_below families editor protocol image_format match_above seed "
-    "evaluation_share"
-).split()
-ABOUT = """# A NeIn data set
-
-{total} samples ({per}) for editing by negative instructions, built from captioned images after Bui et al.,
-"NeIn: Telling What You Don't Want" (CVPR Workshops 2025). `T_negative` says of `NeIn`, a generated image,
-what should not be in it; the source image `COCO` shows the result to reach. No source image is in both
-splits.{drawn}
-
-![Accepted and rejected samples](card.png)
-"""
-DRAWN = " Images are drawn scenes of 64x64 pixels and miniature models made and checked the samples."
-CONTENT = """
-Content: SHA-256 `{}` over records and pixels. The license of the source images applies to the samples.
-"""
+#: Fields of the annotation file, the official five and one of ours; and their names in candidates.jsonl.
+FIELDS = ("COCO", "T_original", "T_negative", "T_generated", "NeIn", "family")
+OWN_FIELDS = ("source", "caption", "negative", "generated", "id", "family")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A candidate and its result in every stage: a line of candidates.jsonl; no times, no hosts."""
+    """A candidate with its results in all stages."""
 
-    line: Row
-    source: Path
+    line: Row  # of candidates.jsonl
+    source: Path  # of the source image
     sha256: str  # of the source image's pixels
 
     @property
@@ -74,8 +58,12 @@ class Outcome:
         return "val" if int.from_bytes(digest[:8], "big") / 2**64 < share else "train"  # uniform in [0, 1)
 
 
+EXAMPLES, EXAMPLE_SIDE = 4, 144  # of card.png: samples per verdict, pixels of an image's longer side
+
+
 class NeinMaker(Maker):
-    """A build of NeIn. records: rows of stage "clauses"; outcomes: of all candidates; splits: accepted."""
+    """Makes a NeIn data set. `collect` fills `records`, the rows of stage "clauses"; `outcomes`, of all
+    candidates; and `splits`, the accepted ones."""
 
     config: BuildConfig
     stages = (Clauses, Generate, Match, Ask)
@@ -94,7 +82,7 @@ class NeinMaker(Maker):
                 )
             judges.check(reference)
         self.listing = stages.load_sources(config)
-        self.objects = stages.categories(config.objects, config.queried)
+        self.objects = stages.load_categories(config.objects, config.queried)
         self.editor = editor_choice.choose_editor(config.editor, config.preset, config.editor_options)
         self.records: list[Row] = []
         self.outcomes: list[Outcome] = []
@@ -133,30 +121,33 @@ class NeinMaker(Maker):
         return "\n".join(lines) + "\n", {"data_sha256": facts["data_sha256"], **entries}
 
     def collect(self) -> None:
+        """Reads the rows of all stages."""
         for shard in self.blocks.numbers:
-            # Per stage: candidate id -> row; a candidate has no row after the stage that rejected it.
-            steps = [self.rows(stage, shard) for stage in ("generate", "match", "ask")]
-            by_id = [{row["id"]: row for row in rows} for rows in steps]
+            stages_rows = [self.rows(stage, shard) for stage in ("generate", "match", "ask")]
+            edits, matches, answers = ({row["id"]: row for row in rows} for rows in stages_rows)
             # Shards are made whole: the last one may hold images beyond `--limit`.
             records = self.rows("clauses", shard)[: len(self.blocks.indices) - len(self.records)]
+            self.records += records
             for source, record in zip(self.members(shard), records, strict=False):
                 for candidate in record["candidates"]:
-                    stage_rows = [rows.get(candidate["id"]) for rows in by_id]
-                    objections = [row["verdict"] for row in stage_rows if row and row["verdict"] != ACCEPTED]
-                    edit, match, ask = (row and {k: row[k] for k in row if k != "id"} for row in stage_rows)
-                    facts = {key: value for key, value in (edit or {}).items() if key != "verdict"}
-                    line = {**candidate, "verdict": [*objections, ACCEPTED][0], "generated_picture": facts}
-                    line |= {"match": match, "ask": ask}
+                    name = candidate["id"]
+                    edit, match, ask = edits[name], matches.get(name), answers.get(name)
+                    line = {
+                        **candidate,
+                        "verdict": (ask or match or edit)["verdict"],  # no row follows a rejection
+                        "generated_picture": _omit(edit, "id", "verdict"),
+                        "match": match and _omit(match, "id"),
+                        "ask": ask and _omit(ask, "id"),
+                    }
                     self.outcomes.append(Outcome(line, source.path, record["sha256"]))
-            self.records += records
         for outcome in self.outcomes:
             if outcome.verdict == ACCEPTED:
                 self.splits[outcome.split(self.config.seed, self.config.evaluation_share)].append(outcome)
 
-    # --- files -----------------------------------------------------------------------------
+    # --- the data set ----------------------------------------------------------------------
 
     def write(self) -> None:
-        """Write OUT/candidates.jsonl (each image, then its candidates) and the data set."""
+        """Writes candidates.jsonl and the data set."""
         outcomes, lines = iter(self.outcomes), list[Row]()
         for record in self.records:
             lines.append({"image": record["id"], **{k: record[k] for k in ("problem", "queried", "lost")}})
@@ -165,11 +156,12 @@ class NeinMaker(Maker):
         for split, accepted in self.splits.items():
             self._write_split(split, accepted)
 
-    def official(self, outcome: Outcome) -> dict[str, str]:
+    def make_annotation(self, outcome: Outcome) -> dict[str, str]:
         """Record of NeIn's annotation file; with the family of negation if there are others than "plain"."""
-        names = "source caption negative generated id family".split()
-        count = 5 if self.config.family_labels == ["plain"] else 6
-        return {key: outcome.line[name] for key, name in [*zip(OFFICIAL, names, strict=True)][:count]}
+        annotation = {key: outcome.line[own] for key, own in zip(FIELDS, OWN_FIELDS, strict=True)}
+        if self.config.family_labels == ["plain"]:
+            del annotation["family"]
+        return annotation
 
     def content_hash(self) -> str:
         """SHA-256 hex over split, record and pixels (of source and sample) of every sample, in order."""
@@ -177,12 +169,12 @@ class NeinMaker(Maker):
         for split, outcomes in self.splits.items():
             for outcome in outcomes:
                 image_digest = outcome.line["generated_picture"]["sha256"]
-                row = [split, self.official(outcome), outcome.sha256, image_digest]
+                row = [split, self.make_annotation(outcome), outcome.sha256, image_digest]
                 digest.update(json.dumps(row, sort_keys=True, ensure_ascii=False).encode() + b"\n")
         return digest.hexdigest()
 
     def _write_split(self, split: str, outcomes: Sequence[Outcome]) -> None:
-        """Write the official layout, `<split>.json` last; copies sources, hard-links samples if possible."""
+        """Writes one split in the official layout, `<split>.json` last; hard-links samples if possible."""
         root = atomic.make_folder(self.folder.path / "dataset")
         listing, folders = root / f"{split}.json", (root / f"coco_for_{split}", root / f"nein_{split}")
         listing.unlink(missing_ok=True)
@@ -190,7 +182,7 @@ class NeinMaker(Maker):
             shutil.rmtree(folder, ignore_errors=True)
         if not outcomes:
             return
-        sources, samples = map(atomic.make_folder, folders)
+        sources, samples = (atomic.make_folder(folder) for folder in folders)
         for outcome in outcomes:
             target = sources / f"{outcome.line['source']}{outcome.source.suffix.lower()}"
             if not target.exists():
@@ -200,9 +192,15 @@ class NeinMaker(Maker):
                 os.link(image, samples / image.name)
             except OSError:  # another file system, or one without links
                 shutil.copyfile(image, samples / image.name)
-        atomic.write_json(listing, [self.official(outcome) for outcome in outcomes])
+        atomic.write_json(listing, [self.make_annotation(outcome) for outcome in outcomes])
 
-    # --- card ------------------------------------------------------------------------------
+    # --- the card --------------------------------------------------------------------------
+
+    #: Options that the card names.
+    LISTED_OPTIONS = (
+        "preset source objects queried kept absent_below families editor protocol image_format match_above "
+        "seed evaluation_share"
+    )
 
     def facts(self) -> Row:
         """Counts and models for the card, JSON-serializable; no times and no paths."""
@@ -233,7 +231,7 @@ class NeinMaker(Maker):
             "families": tally(row["family"] for row in accepted),
             "templates": tally(FAMILIES[row["family"]].templates[row["template"]] for row in accepted),
             "objects": tally(row["object"] for row in accepted),
-            "configuration": {key: getattr(config, key) for key in LISTED_OPTIONS},
+            "configuration": {key: getattr(config, key) for key in self.LISTED_OPTIONS.split()},
             "models": {
                 kind: {"name": name, "fingerprint": models[kind]["fingerprint"]}
                 for kind, name in names.items()
@@ -242,23 +240,28 @@ class NeinMaker(Maker):
         }
 
     def write_card(self, facts: Row) -> None:
-        """Write card.json and card.png (examples per verdict); README.md and the PNG into OUT/dataset."""
+        """Writes card.json, and the card as README.md and card.png."""
+        dataset = self.folder.path / "dataset"
         atomic.write_json(self.folder.path / "card.json", facts)
-        atomic.write_text(self.folder.path / "dataset" / "README.md", card(facts))
+        atomic.write_text(dataset / "README.md", format_card(facts))
         rows = []
         for verdict in (ACCEPTED, *facts["rejected"]):
             group = [outcome for outcome in self.outcomes if outcome.verdict == verdict]
+            if not group:
+                continue
             # The smallest hashes of the names: the same examples in every build.
             group.sort(key=lambda outcome: hashlib.sha256(outcome.line["id"].encode()).digest())
-            cells = [cell for outcome in group[:EXAMPLES] for cell in self._pair(outcome)]
+            cells: list[Cell] = []
+            for outcome in group[:EXAMPLES]:
+                cells += self._make_cells(outcome)
             cells += [Cell(np.full((8, 8, 3), 255, np.uint8))] * (2 * EXAMPLES - len(cells))  # white
-            rows += [contact_sheet.Row(f"{verdict}: {len(group)}", "", cells)] if group else []
+            rows.append(contact_sheet.Row(f"{verdict}: {len(group)}", "", cells))
         if rows:
-            sheet = contact_sheet.draw(["source", "generated"] * EXAMPLES, rows, PICTURE_SIZE)
-            for folder in (self.folder.path, self.folder.path / "dataset"):
+            sheet = contact_sheet.draw(["source", "generated"] * EXAMPLES, rows, EXAMPLE_SIDE)
+            for folder in (self.folder.path, dataset):
                 atomic.write_bytes(folder / "card.png", sheet)
 
-    def _pair(self, outcome: Outcome) -> list[Cell]:
+    def _make_cells(self, outcome: Outcome) -> list[Cell]:
         """Cells of the source image and of the generated one, or of its error."""
         if outcome.image is None:
             sample = Cell(None, outcome.line["generated_picture"]["error"], color=RED)
@@ -271,11 +274,31 @@ class NeinMaker(Maker):
 build = functools.partial(make, NeinMaker)
 
 
-def card(facts: Row) -> str:
+def _omit(row: Row, *keys: str) -> Row:
+    return {key: value for key, value in row.items() if key not in keys}
+
+
+ABOUT = """# A NeIn data set
+
+{total} samples ({splits}) for editing by negative instructions, built from captioned images after Bui et al.,
+"NeIn: Telling What You Don't Want" (CVPR Workshops 2025). `T_negative` says of `NeIn`, a generated image,
+what should not be in it; the source image `COCO` shows the result to reach. No source image is in both
+splits.{drawn}
+
+![Accepted and rejected samples](card.png)
+"""
+DRAWN = " Images are drawn scenes of 64x64 pixels and miniature models made and checked the samples."
+CONTENT = """
+Content: SHA-256 `{}` over records and pixels. The license of the source images applies to the samples.
+"""
+
+
+def format_card(facts: Row) -> str:
     """The card as Markdown, without front matter."""
     samples, problems = facts["samples"], facts["image_problems"]
-    per = [f"{n} in `{k}` from {facts['source_images'][k]} images" for k, n in samples.items() if n]
-    about = {"total": sum(samples.values()), "per": ", ".join(per) or "none", "drawn": DRAWN * facts["drawn"]}
+    splits = [f"{n} in `{k}` from {facts['source_images'][k]} images" for k, n in samples.items() if n]
+    drawn = DRAWN if facts["drawn"] else ""
+    about = ABOUT.format(total=sum(samples.values()), splits=", ".join(splits) or "none", drawn=drawn)
     usable = facts["images"] - sum(problems.values())
     origin = {k: f"{m['name']} ({m['fingerprint'][:12]})" for k, m in facts["models"].items()}
     parts = {
@@ -290,4 +313,4 @@ def card(facts: Row) -> str:
         "How it was made": {k: str(v) for k, v in facts["configuration"].items()} | origin,
     }
     sections = "".join(make_section(title, counts) for title, counts in parts.items())
-    return ABOUT.format(**about) + sections + CONTENT.format(facts["data_sha256"])
+    return about + sections + CONTENT.format(facts["data_sha256"])

@@ -1,6 +1,11 @@
-"""The four stages of `nein generate`, from captioned images to samples (docs/benchmarks/nein-data.md).
+"""The stages of `nein generate`, from captioned images to accepted samples (docs/benchmarks/nein-data.md).
 
-A file listed twice is one image with all its captions; another file with the same stem is left out.
+clauses   image and captions -> objects that are absent, and a negative sentence about each: the candidates
+generate  an editor adds the object to the image
+match     filter 1: does the generated image match the caption and the object?
+ask       filter 2: does a judge answer yes to both?
+
+The first part of the file reads the sources; then every stage has a part.
 """
 
 from __future__ import annotations
@@ -29,16 +34,15 @@ from nein.metrics.judges.base import Answer, find_template, parse_yes_no
 from nein.models import judges, references
 from nein.wording import families
 
-SAME_NAME = "another image has this name"
-NANO_SPLIT = "build"  # scenes of their own: no model was trained or judged on them
+# --- the sources ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Source:
-    """One image.
+    """An image with captions.
 
-    id       Its official name without ending: `COCO_<12 digits>` for a file of COCO, else the file's stem.
-    problem  Why it cannot be used, known before the file is opened.
+    id       `COCO_<12 digits>` for a file of COCO, else the file's stem.
+    problem  Why the image cannot be used, as far as the list tells; "" if it can.
     """
 
     id: str
@@ -55,7 +59,7 @@ def load_sources(config: BuildConfig) -> Listing[Source]:
     if not path.exists():
         raise UserError(f"--source '{path}' is neither nano, a .json or .jsonl file, nor a folder.")
     folder = maker.image_folder(config.images, path if path.is_dir() else path.parent)
-    listing = _listing(maker.iter_captioned(path), folder, {"kind": "list", "list": path.name})
+    listing = _make_listing(maker.iter_captioned(path), folder, {"kind": "list", "list": path.name})
     if not any(source.path.is_file() for source in listing.records if not source.problem):
         first = listing.records[0].path if listing.records else folder
         raise UserError(
@@ -64,12 +68,17 @@ def load_sources(config: BuildConfig) -> Listing[Source]:
     return listing
 
 
-def _listing(pictures: Iterable[coco.CaptionedImage], folder: Path, origin: Row) -> Listing[Source]:
-    captions: dict[str, list[str]] = {}
+SAME_NAME = "another image has this name"
+
+
+def _make_listing(entries: Iterable[coco.CaptionedImage], folder: Path, origin: Row) -> Listing[Source]:
+    """The images in `folder`. A file listed twice is one image with all its captions; another file with the
+    same stem has a problem."""
+    captions: dict[str, list[str]] = {}  # file name -> captions
     repeats = 0
-    for picture in pictures:
-        repeats += picture.file_name in captions
-        captions.setdefault(picture.file_name, []).extend(picture.captions)
+    for entry in entries:
+        repeats += entry.file_name in captions
+        captions.setdefault(entry.file_name, []).extend(entry.captions)
     records, ids = [], set[str]()
     for name, texts in captions.items():
         # NeIn's name for a file of COCO leaves the split out: "COCO_train2014_000000000009".
@@ -86,6 +95,9 @@ def _listing(pictures: Iterable[coco.CaptionedImage], folder: Path, origin: Row)
     return Listing(records, origin, {"image listed again; captions added": repeats} if repeats else {})
 
 
+NANO_SPLIT = "build"  # scenes of their own: no model was trained or judged on them
+
+
 def _draw_sources(scenes: int) -> Listing[Source]:
     from nein.nano import data
     from nein.nano.scenes import render, rng_for
@@ -100,14 +112,13 @@ def _draw_sources(scenes: int) -> Listing[Source]:
 
     folder = data.draw_once(f"captioned-{scenes}", draw, proof=names[-1])
     texts = [captions(scene, rng_for(NANO_SPLIT, k, "captions")) for k, scene in enumerate(drawn)]
-    pictures = [
-        coco.CaptionedImage(name, tuple(sentences)) for name, sentences in zip(names, texts, strict=True)
-    ]
-    return _listing(pictures, folder, {"kind": "nano", "scenes": scenes, "world": data.world_version()})
+    entries = [coco.CaptionedImage(name, tuple(lines)) for name, lines in zip(names, texts, strict=True)]
+    return _make_listing(entries, folder, {"kind": "nano", "scenes": scenes, "world": data.world_version()})
 
 
-def categories(name: str, queried: int) -> tuple[str, ...]:
-    """ "coco", "nano", or the lines of a text file. Raises UserError, also for fewer than `queried`."""
+def load_categories(name: str, queried: int) -> tuple[str, ...]:
+    """The vocabulary of objects: "coco", "nano", or the lines of a text file. Raises UserError, also for one
+    with fewer than `queried` names."""
     from nein.nano.scenes import CATEGORIES
 
     names = {"coco": COCO, "nano": CATEGORIES}.get(name, ())
@@ -123,12 +134,19 @@ def categories(name: str, queried: int) -> tuple[str, ...]:
     return names
 
 
-# --- the stages ------------------------------------------------------------------------------
+# --- what the stages share -----------------------------------------------------------------------
 
-EDITOR_FAILED = "the editor failed"
+#: Verdicts on a candidate. A stage reads those that the stage before it accepted.
+ACCEPTED = "accepted"
+EDITOR_FAILED, FAILED = "the editor failed", "the judge failed"
+LOW_MATCH = "match at or below the threshold"
+NOT_CAPTION, NOT_BOTH = 'answered "no" to the caption', 'answered "no" to both'
+REJECTED_OBJECT, UNPARSABLE = 'answered "no" to the object', "unparsable answer"
 
 
 class NeinStage(ShardStage):
+    """A stage whose model is one of `--models`, unless it loads another."""
+
     def load(self) -> Any:
         reference = references.resolve(getattr(self.config.models, self.kind))
         options: Row = {"device": self.device, "dtype": self.config.judge_dtype}
@@ -139,16 +157,30 @@ class NeinStage(ShardStage):
         return judges.load(self.kind, reference, services=self.maker.services(), **options)
 
 
-class Filter(NeinStage):
-    """Reads the candidates that the stage `after` accepted, and their generated images, (H, W, 3) uint8."""
+def make_stream(seed: int, source_id: str, purpose: str) -> random.Random:
+    """The random stream of one image and purpose: SHA-256 over (run seed, id, purpose)."""
+    digest = hashlib.sha256(f"nein-build/{seed}/{source_id}/{purpose}".encode()).digest()
+    return random.Random(int.from_bytes(digest[:16], "big"))
 
-    after = "generate"
 
-    def read(self, shard: int) -> tuple[list[Row], list[np.ndarray]]:
-        accepted = {row["id"] for row in self.maker.rows(self.after, shard) if row["verdict"] == ACCEPTED}
-        chosen = [candidate for candidate in self.maker.candidates(shard) if candidate["id"] in accepted]
-        names = {row["id"]: row["image"] for row in self.maker.rows("generate", shard)}
-        return chosen, [images.decode(self.maker.image_path(names[row["id"]])) for row in chosen]
+def name_object(noun: str, protocol: str) -> str:
+    """The object as it is added and asked for: "a cat"; "a skis" (paper) or "some skis" (fixed)."""
+    return families.indefinite(noun) if protocol == "paper" else families.add_article(noun, some=True)
+
+
+def measure_cosines(matcher: Any, pixels: Sequence[Any], texts: Sequence[Sequence[str]]) -> list[Any]:
+    """Per image, (H, W, 3) uint8, the cosine of each of its texts, or why there is none."""
+    return isolate_answers(lambda some, words: matcher.match(some, words, head="itc"), pixels, texts)
+
+
+# --- stage 1: clauses ----------------------------------------------------------------------------
+
+#: Fates of the sampled objects.
+TOO_SIMILAR, NOT_LOWEST, KEPT = "cosine not below the threshold", "not among the lowest", "kept"
+#: Why an image gave fewer candidates than `kept`.
+NO_OBJECT, NO_CAPTION_LEFT = "no absent object left", "no caption left"
+NO_FAMILY = "no family of negation fits"
+NOISE = "generation"  # the stream of the seeds for stage 2, in the identity of a build
 
 
 class Clauses(NeinStage):
@@ -158,22 +190,102 @@ class Clauses(NeinStage):
 
     def read(self, shard: int) -> list[tuple[Source, ImageOrReason]]:
         """Every image, (H, W, 3) uint8, or why it cannot be used."""
-        return [(source, source.problem or _look(source.path)) for source in self.maker.members(shard)]
+        return [(source, source.problem or _decode(source.path)) for source in self.maker.members(shard)]
 
     def make(self, model: Any, inputs: list[tuple[Source, ImageOrReason]]) -> list[Row]:
         usable = [(source, pixels) for source, pixels in inputs if not isinstance(pixels, str)]
         names = [draw_categories(self.maker.objects, self.config, source.id) for source, _ in usable]
-        results = iter(cosines(model, [pixels for _, pixels in usable], names))
+        results = iter(measure_cosines(model, [pixels for _, pixels in usable], names))
         rows = []
         for source, pixels in inputs:
             if isinstance(pixels, str):
-                rows.append(unusable(source, pixels))
-            elif isinstance(values := next(results), str):
-                rows.append(unusable(source, f"{FAILED}: {values}"))
+                rows.append(_make_unusable_record(source, pixels))
+                continue
+            cosines = next(results)  # (queried,)
+            if isinstance(cosines, str):
+                rows.append(_make_unusable_record(source, f"{FAILED}: {cosines}"))
             else:
-                row = clauses(source, values, self.maker.objects, self.config)
-                rows.append({**row, "sha256": pixel_digest(pixels)})
+                record = make_record(source, cosines, self.maker.objects, self.config)
+                rows.append({**record, "sha256": pixel_digest(pixels)})
         return rows
+
+
+def _decode(path: Path) -> ImageOrReason:
+    try:
+        return images.decode(path)
+    except images.ImageError as error:
+        return f"{maker.UNREADABLE}: {error}".replace(f"{path}: ", "")
+
+
+def draw_categories(objects: Sequence[str], config: BuildConfig, source_id: str) -> list[str]:
+    """The random categories asked for about an image, in the order drawn."""
+    return make_stream(config.seed, source_id, "objects").sample(list(objects), config.queried)
+
+
+def make_record(source: Source, cosines: np.ndarray, objects: Sequence[str], config: BuildConfig) -> Row:
+    """The record of one image: every sampled object with its fate, the candidates, and the empty slots.
+
+    Those of the `queried` categories whose cosine is below `absent_below` count as absent, and the `kept`
+    lowest become one candidate each, the i-th with the i-th caption.
+    """
+    categories = draw_categories(objects, config, source.id)
+    below = [(float(c), k) for k, c in enumerate(cosines) if float(c) < config.absent_below]
+    absent = [categories[k] for _, k in sorted(below)]  # equal ones in the order asked
+    chosen = absent[: config.kept]  # one candidate each, the least similar object first
+    present = families.find_named(source.captions, objects)  # named by a caption
+
+    rng = make_stream(config.seed, source.id, "templates")
+    # What else a family's sentences name: nothing "", a second absent object "T", a present one "A".
+    needs = {label: families.FAMILIES[label].needs for label in config.family_labels}
+    candidates: list[Row] = []
+    lost = [NO_OBJECT] * (config.kept - len(chosen))
+    for k, noun in enumerate(chosen):
+        if config.protocol == "paper" and k >= len(source.captions):
+            lost.append(NO_CAPTION_LEFT)
+            continue
+
+        # The sentence: a family that fits, one of its templates.
+        second = next((other for other in reversed(absent) if other != noun), "")  # the most similar one
+        others = {"": "", "T": second, "A": rng.choice([a for a in present if a != noun] or [""])}
+        possible = [label for label, need in needs.items() if not need or others[need]]
+        if not possible:
+            lost.append(NO_FAMILY)
+            continue
+        label = rng.choice(possible)
+        template = rng.choice(families.choices(label, noun, config.protocol))
+        named = {"second": second, "present": others["A"], "protocol": config.protocol}
+
+        # The seed: an editor that is evaluated on the sample must start from other noise.
+        sample_id = f"NeIn_{source.id.removeprefix('COCO_')}_{k + 1}"
+        noise = f"{NOISE}/{source.id if config.protocol == 'paper' else sample_id}"
+        candidates.append(
+            {
+                "id": sample_id,
+                "source": source.id,
+                "object": noun,
+                "caption": source.captions[k % len(source.captions)],
+                "negative": families.sentence(label, template, noun, **named),
+                "family": label,
+                "template": template,
+                "other": others[needs[label]] or None,
+                "generated": f"Add {name_object(noun, config.protocol)}.",
+                "seed": sample_seed(config.seed, noise),
+            }
+        )
+
+    fate = {noun: KEPT if noun in chosen else NOT_LOWEST for noun in absent}  # of others: TOO_SIMILAR
+    queried = [
+        {"object": noun, "cosine": round(float(cosine), 6), "fate": fate.get(noun, TOO_SIMILAR)}
+        for noun, cosine in zip(categories, cosines, strict=True)
+    ]
+    return {"id": source.id, "problem": "", "queried": queried, "candidates": candidates, "lost": lost}
+
+
+def _make_unusable_record(source: Source, problem: str) -> Row:
+    return {"id": source.id, "problem": problem, "queried": [], "candidates": [], "lost": []}
+
+
+# --- stage 2: generation -------------------------------------------------------------------------
 
 
 class Generate(NeinStage):
@@ -182,8 +294,8 @@ class Generate(NeinStage):
     name, kind = "generate", "editor"
 
     def load(self) -> Any:
-        how = {name: getattr(self.config, name) for name in ("dtype", "batch_size")}
-        return self.maker.editor.load(services=self.maker.services, device=self.device, **how)
+        options = {name: getattr(self.config, name) for name in ("dtype", "batch_size")}
+        return self.maker.editor.load(services=self.maker.services, device=self.device, **options)
 
     def read(self, shard: int) -> list[editors.EditRequest]:
         candidates = self.maker.candidates(shard)
@@ -198,19 +310,21 @@ class Generate(NeinStage):
         results = model.edit(inputs) if inputs else []
         if [result.id for result in results] != [request.id for request in inputs]:
             raise AssertionError(f"editor {model.name!r} did not answer every request, in order")
-        return [self._row(result) for result in results]
+        return [self._write_image(result) for result in results]
 
-    def _row(self, result: editors.EditResult) -> Row:
+    def _write_image(self, result: editors.EditResult) -> Row:
+        """Writes the image of a result; returns the candidate's row."""
         if result.image is None:
             error = result.error or "the editor gave no picture and no reason"
             return {"id": result.id, "image": None, "verdict": EDITOR_FAILED, "error": error}
         name = f"{result.id}.{self.config.image_format}"
         path = self.maker.image_path(name)
-        (images.write_jpeg if self.config.image_format == "jpg" else images.write_png)(path, result.image)
+        write = images.write_jpeg if self.config.image_format == "jpg" else images.write_png
+        write(path, result.image)
         height, width = result.image.shape[:2]
         facts = {"id": result.id, "image": name, "width": width, "height": height}
-        facts |= {"sha256": pixel_digest(images.decode(path)), "verdict": ACCEPTED}
-        return {**facts, "note": result.note}
+        stored = pixel_digest(images.decode(path))  # a JPEG has other pixels than the result
+        return {**facts, "sha256": stored, "verdict": ACCEPTED, "note": result.note}
 
     def is_valid(self, output: str, number: int, rows: list[Row]) -> bool:
         """Images that have vanished are made again."""
@@ -218,179 +332,89 @@ class Generate(NeinStage):
         return all(map(atomic.is_nonempty_file, paths))
 
 
+# --- stages 3 and 4: filters ---------------------------------------------------------------------
+
+
+class Filter(NeinStage):
+    """Reads the candidates that the stage `after` accepted, and their generated images, (H, W, 3) uint8."""
+
+    after = "generate"
+
+    def read(self, shard: int) -> tuple[list[Row], list[np.ndarray]]:
+        accepted = {row["id"] for row in self.maker.rows(self.after, shard) if row["verdict"] == ACCEPTED}
+        chosen = [candidate for candidate in self.maker.candidates(shard) if candidate["id"] in accepted]
+        names = {row["id"]: row["image"] for row in self.maker.rows("generate", shard)}
+        return chosen, [images.decode(self.maker.image_path(names[row["id"]])) for row in chosen]
+
+
 class Match(Filter):
-    """Filter 1: do image and caption with the object match?"""
+    """Filter 1 (algorithm 2): the cosine with "CAPTION. This image has a X." must be above the threshold."""
 
     name, kind = "match", "itm"
 
     def make(self, model: Any, inputs: tuple[list[Row], list[np.ndarray]]) -> list[Row]:
-        return match(*inputs, model, above=self.config.match_above, protocol=self.config.protocol)
+        (candidates, pixels), protocol = inputs, self.config.protocol
+        texts = []
+        for item in candidates:
+            caption = item["caption"]
+            is_sentence = (
+                "." in caption if protocol == "paper" else caption.rstrip().endswith((".", "!", "?"))
+            )
+            has_object = f"This image has {name_object(item['object'], protocol)}."
+            texts.append(f"{caption}{' ' if is_sentence else '. '}{has_object}")
+        rows = []
+        results = measure_cosines(model, pixels, [[text] for text in texts])
+        for item, text, result in zip(candidates, texts, results, strict=True):
+            row = {"id": item["id"], "text": text, "cosine": None}
+            if isinstance(result, str):
+                rows.append({**row, "verdict": FAILED, "error": result})
+            else:
+                cosine = float(result[0])  # the verdict is on the unrounded one
+                verdict = ACCEPTED if cosine > self.config.match_above else LOW_MATCH
+                rows.append({**row, "cosine": round(cosine, 6), "verdict": verdict})
+        return rows
 
 
 class Ask(Filter):
-    """Filter 2: does the judge say yes to caption and object?"""
+    """Filter 2: the judge must answer yes when asked about the caption and about the object."""
 
     name, kind, after = "ask", "vqa", "match"
 
     def make(self, model: Any, inputs: tuple[list[Row], list[np.ndarray]]) -> list[Row]:
-        return ask(*inputs, model, protocol=self.config.protocol)
+        (candidates, pixels), protocol = inputs, self.config.protocol
+        template = find_template(model.template)
+        prompts = []  # two questions per image, which the judge looks at once
+        for item in candidates:
+            noun = name_object(item["object"], protocol)
+            prompts.append([template.ask_caption(item["caption"]), template.ask_presence(noun)])
+        rows = []
+        for item, result in zip(candidates, isolate_answers(model.ask, pixels, prompts), strict=True):
+            if isinstance(result, str):
+                rows.append({"id": item["id"], "verdict": FAILED, "error": result})
+            else:
+                on_caption, on_object = result
+                answers = {"caption_answer": _make_entry(on_caption), "object_answer": _make_entry(on_object)}
+                verdict = decide(on_caption.text, on_object.text, protocol)
+                rows.append({"id": item["id"], **answers, "verdict": verdict})
+        return rows
 
 
-def _look(path: Path) -> ImageOrReason:
-    try:
-        return images.decode(path)
-    except images.ImageError as error:
-        return f"{maker.UNREADABLE}: {error}".replace(f"{path}: ", "")
-
-
-#: Fates of the sampled objects, and why an image gave fewer candidates than `kept`.
-TOO_SIMILAR, NOT_LOWEST, KEPT = "cosine not below the threshold", "not among the lowest", "kept"
-NO_OBJECT, NO_CAPTION_LEFT = "no absent object left", "no caption left"
-NOISE = "generation"  # the stream of its seeds; data made before say none, and took that of evaluation
-NO_FAMILY = "no family of negation fits"
-#: Verdicts of the filters.
-ACCEPTED, LOW_MATCH, FAILED = "accepted", "match at or below the threshold", "the judge failed"
-NOT_CAPTION, NOT_BOTH = 'answered "no" to the caption', 'answered "no" to both'
-REJECTED_OBJECT, UNPARSABLE = 'answered "no" to the object', "unparsable answer"
-
-# --- stage 1: clauses ------------------------------------------------------------------------
-
-
-def stream(seed: int, source_id: str, purpose: str) -> random.Random:
-    """The random stream of one image and purpose: SHA-256 over (run seed, id, purpose)."""
-    digest = hashlib.sha256(f"nein-build/{seed}/{source_id}/{purpose}".encode()).digest()
-    return random.Random(int.from_bytes(digest[:16], "big"))
-
-
-def draw_categories(objects: Sequence[str], config: BuildConfig, source_id: str) -> list[str]:
-    """The random categories asked for about an image, in the order drawn."""
-    return stream(config.seed, source_id, "objects").sample(list(objects), config.queried)
-
-
-def clauses(source: Source, cosines: np.ndarray, objects: Sequence[str], config: BuildConfig) -> Row:
-    """The record of one image: every sampled object with its fate, the candidates, and the empty slots.
-
-    Those of the `queried` categories whose cosine is below `absent_below` count as absent, and the `kept`
-    lowest become one candidate each, the i-th with the i-th caption.
-    """
-    categories = draw_categories(objects, config, source.id)
-    below = [(float(c), k) for k, c in enumerate(cosines) if float(c) < config.absent_below]
-    absent = [categories[k] for _, k in sorted(below)]  # equal ones in the order asked
-    chosen = absent[: config.kept]  # one candidate each, the least similar object first
-    rng = stream(config.seed, source.id, "templates")
-    present = families.find_named(source.captions, objects)  # a caption names them: they stay
-    needs = {label: families.FAMILIES[label].needs for label in config.family_labels}  # "", "T" or "A"
-    candidates: list[Row] = []
-    lost = [NO_OBJECT] * (config.kept - len(chosen))
-    for k, noun in enumerate(chosen):
-        if config.protocol == "paper" and k >= len(source.captions):
-            lost.append(NO_CAPTION_LEFT)
-            continue
-        second = next((other for other in absent[::-1] if other != noun), "")  # T: the most similar one
-        others = {"": "", "T": second, "A": rng.choice([a for a in present if a != noun] or [""])}
-        possible = [label for label, need in needs.items() if not need or others[need]]
-        if not possible:
-            lost.append(NO_FAMILY)
-            continue
-        label = rng.choice(possible)
-        index = rng.choice(families.choices(label, noun, config.protocol))
-        named = {"second": second, "present": others["A"], "protocol": config.protocol}
-        sample_id = f"NeIn_{source.id.removeprefix('COCO_')}_{k + 1}"
-        # A stream of its own: an editor that is evaluated on the sample starts from other noise.
-        noise = f"{NOISE}/{source.id if config.protocol == 'paper' else sample_id}"
-        candidates.append(
-            {
-                "id": sample_id,
-                "source": source.id,
-                "object": noun,
-                "caption": source.captions[k % len(source.captions)],
-                "negative": families.sentence(label, index, noun, **named),
-                "family": label,
-                "template": index,
-                "other": others[needs[label]] or None,
-                "generated": f"Add {name_object(noun, config.protocol)}.",
-                "seed": sample_seed(config.seed, noise),
-            }
-        )
-    fate = {noun: KEPT if noun in chosen else NOT_LOWEST for noun in absent}  # of others: TOO_SIMILAR
-    rows = [
-        {"object": noun, "cosine": round(float(cosine), 6), "fate": fate.get(noun, TOO_SIMILAR)}
-        for noun, cosine in zip(categories, cosines, strict=True)
-    ]
-    return {"id": source.id, "problem": "", "queried": rows, "candidates": candidates, "lost": lost}
-
-
-def unusable(source: Source, problem: str) -> Row:
-    return {"id": source.id, "problem": problem, "queried": [], "candidates": [], "lost": []}
-
-
-def name_object(noun: str, protocol: str) -> str:
-    """The object as it is added and asked for: "a cat"; "a skis" (paper) or "some skis" (fixed)."""
-    return families.indefinite(noun) if protocol == "paper" else families.add_article(noun, some=True)
-
-
-def cosines(matcher: Any, images: Sequence[Any], texts: Sequence[Sequence[str]]) -> list[Any]:
-    """Per image the cosine of each of its texts, or why there is none."""
-    return isolate_answers(lambda some, words: matcher.match(some, words, head="itc"), images, texts)
-
-
-# --- stages 3 and 4: filters -----------------------------------------------------------------
-
-
-def match(
-    candidates: Sequence[Row], images: Sequence[np.ndarray], matcher: Any, *, above: float, protocol: str
-) -> list[Row]:
-    """Filter 1 (algorithm 2): accepts an image whose cosine with "CAPTION. This image has a X." is above
-    `above`."""
-    texts = []
-    for item in candidates:
-        caption = item["caption"]
-        ended = "." in caption if protocol == "paper" else caption.rstrip().endswith((".", "!", "?"))
-        has = f"This image has {name_object(item['object'], protocol)}."
-        texts.append(f"{caption}{' ' if ended else '. '}{has}")  # "A dog runs. This image has a cat."
-    rows = []
-    results = cosines(matcher, images, [[text] for text in texts])
-    for item, text, value in zip(candidates, texts, results, strict=True):
-        row = {"id": item["id"], "text": text, "cosine": None}
-        if isinstance(value, str):
-            rows.append({**row, "verdict": FAILED, "error": value})
-        else:
-            verdict = ACCEPTED if float(value[0]) > above else LOW_MATCH
-            rows.append({**row, "cosine": round(float(value[0]), 6), "verdict": verdict})
-    return rows
-
-
-def ask(candidates: Sequence[Row], images: Sequence[np.ndarray], judge: Any, *, protocol: str) -> list[Row]:
-    """Filter 2: a row per candidate with both answers and the verdict; questions share an image's prefix."""
-    form, rows, prompts = find_template(judge.template), [], []
-    for item in candidates:
-        noun = name_object(item["object"], protocol)
-        prompts.append([form.ask_caption(item["caption"]), form.ask_presence(noun)])  # two per image
-    for item, value in zip(candidates, isolate_answers(judge.ask, images, prompts), strict=True):
-        if isinstance(value, str):
-            rows.append({"id": item["id"], "verdict": FAILED, "error": value})
-        else:
-            answers = {"caption_answer": _answer(value[0]), "object_answer": _answer(value[1])}
-            decided = verdict(value[0].text, value[1].text, protocol)
-            rows.append({"id": item["id"], **answers, "verdict": decided})
-    return rows
-
-
-def verdict(about_caption: str, about_object: str, protocol: str) -> str:
-    """The verdict on a sample by both answers; a "no" outweighs an unparsable answer."""
-    if protocol == "paper":
-        read = [{"Yes": True, "No": False}.get(text.strip()) for text in (about_caption, about_object)]
-    else:
-        read = [parse_yes_no(about_caption), parse_yes_no(about_object)]
-    if read == [True, True]:
-        return ACCEPTED
-    if False not in read:
-        return UNPARSABLE
-    if read == [False, False]:
-        return NOT_BOTH
-    return NOT_CAPTION if read[0] is False else REJECTED_OBJECT
-
-
-def _answer(answer: Answer) -> Row:
+def _make_entry(answer: Answer) -> Row:
     chances = {"p_yes": answer.p_yes, "p_no": answer.p_no}
     return {"text": answer.text, **{k: None if v is None else round(v, 6) for k, v in chances.items()}}
+
+
+def decide(about_caption: str, about_object: str, protocol: str) -> str:
+    """The verdict on a sample by both answers; a "no" outweighs an unparsable answer."""
+    texts = about_caption, about_object
+    if protocol == "paper":
+        answers = [{"Yes": True, "No": False}.get(text.strip()) for text in texts]
+    else:
+        answers = [parse_yes_no(text) for text in texts]  # None: neither yes nor no
+    if answers == [True, True]:
+        return ACCEPTED
+    if False not in answers:
+        return UNPARSABLE
+    if answers == [False, False]:
+        return NOT_BOTH
+    return NOT_CAPTION if answers[0] is False else REJECTED_OBJECT

@@ -1,7 +1,7 @@
-"""`nein stats`: how many sentences of a caption set are negative, as in the NeIn paper's Table 1.
+"""`nein stats`: counts the negative sentences of caption sets, as in the NeIn paper's Table 1.
 
-A sentence counts when it has a word of a list: that of the paper, or one of a file, one word a line. Words
-alone overcount: "things you cannot miss" denies nothing, so examples are shown.
+A sentence counts when it has a word of a list: the paper's, or a file with one word per line. Words alone
+overcount: "things you cannot miss" denies nothing, so examples are shown.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from nein.loading.errors import UserError
 from nein.reporting import tables
 from nein.reporting.tables import pipes
 
-#: Those of the caption of Table 1, which says 32, lists 31, and has isn't, aren't and can't twice.
-PAPER: tuple[str, ...] = tuple(
+#: Negative words in the caption of Table 1, which says 32, lists 31, and has isn't, aren't and can't twice.
+PAPER_WORDS: tuple[str, ...] = tuple(
     "no, not, without, don't, doesn't, never, none, neither, nothing, can't, isn't, aren't, didn't, did not, "
     "is not, are not, wasn't, was not, weren't, were not, won't, will not, hasn't, has not, have not, "
     "can not, couldn't, could not".split(", ")
 )
-#: Table 1 (Bui et al., CVPR Workshops 2025): captions, those with such a word, per cent as printed. Of
-#: MagicBrush's validation part 6 of 528 are 1.14 %.
+#: Table 1 (Bui et al., CVPR Workshops 2025): data set, captions, those with such a word, per cent as printed.
+#: (MagicBrush-val: 6 of 528 are in fact 1.14 %.)
 TABLE_1 = """
 CC12M 12423374 314181 2.53
 LAION-400M 413862224 2404784 0.58
@@ -46,40 +46,38 @@ MagicBrush-val 528 6 1.17
 
 @dataclass
 class Counts:
-    """Counts of one caption set and word list. images, hits (0 or 1): per sentence."""
+    """Counts of one caption set and word list."""
 
-    images: list[str] = field(default_factory=list)
-    hits: list[float] = field(default_factory=list)
-    words: Counter[str] = field(default_factory=Counter)
-    examples: list[str] = field(default_factory=list)
-
-    @property
-    def negative(self) -> int:
-        return int(sum(self.hits))
+    images: list[str] = field(default_factory=list)  # of every sentence
+    hits: list[float] = field(
+        default_factory=list
+    )  # of every sentence: 1.0 if it has one of the words, else 0.0
+    words: Counter[str] = field(default_factory=Counter)  # word -> sentences with it
+    examples: list[str] = field(default_factory=list)  # the first negative sentences
 
 
 def count(rows: Sequence[tuple[str, str]], words: Sequence[str], examples: int = 5) -> Counts:
     """Counts the (image, sentence) pairs with one of the words, in any case; keeps the first `examples`."""
     longest_first = sorted(map(re.escape, words), key=len, reverse=True)  # "did not" before "not"
-    either = "|".join(longest_first).replace(r"\ ", r"\s+").replace("'", "['’]")
+    either = "|".join(longest_first).replace(r"\ ", r"\s+").replace("'", "['’]")  # any space and apostrophe
     pattern = re.compile(rf"(?<![\w'’])(?:{either})(?![\w])", re.IGNORECASE)
     counts = Counts()
     for image, sentence in rows:
-        hits = [*dict.fromkeys(" ".join(hit.lower().split()) for hit in pattern.findall(sentence))]
+        found = list(dict.fromkeys(" ".join(match.lower().split()) for match in pattern.findall(sentence)))
         counts.images.append(image)
-        counts.hits.append(float(bool(hits)))
-        counts.words.update(hits)
-        if hits and len(counts.examples) < examples:
+        counts.hits.append(float(bool(found)))
+        counts.words.update(found)
+        if found and len(counts.examples) < examples:
             counts.examples.append(sentence)
     return counts
 
 
-def captions(path: Path) -> Iterator[tuple[str, str]]:
+def iter_captions(path: Path) -> Iterator[tuple[str, str]]:
     """Yields (image, sentence) of COCO captions or NeIn annotations (.json), .jsonl, or text lines. Raises
     UserError."""
     if path.suffix == ".jsonl":
-        for picture in coco.iter_images(path):
-            yield from ((picture.file_name, text) for text in picture.captions)
+        for entry in coco.iter_images(path):
+            yield from ((entry.file_name, text) for text in entry.captions)
     elif path.suffix == ".json":
         content = atomic.read_json(path)
         rows: Any = content.get("annotations") if isinstance(content, dict) else content
@@ -96,26 +94,30 @@ def captions(path: Path) -> Iterator[tuple[str, str]]:
 
 def run(options: StatsConfig) -> None:
     """Prints the table and examples. Raises UserError."""
-    lists = {}
+    lists = {}  # name of the list -> its words
     for path in options.words:
-        lines = PAPER if str(path) == "paper" else atomic.read_text_lines(path)
-        lists[path.name] = tuple(dict.fromkeys(filter(None, (line.strip().lower() for line in lines))))
+        lines = PAPER_WORDS if str(path) == "paper" else atomic.read_text_lines(path)
+        lists[path.name] = tuple(dict.fromkeys(line.strip().lower() for line in lines if line.strip()))
         if not lists[path.name]:
             raise UserError(f"--words '{path}' has no words; write one per line.")
-    rows, examples, report = [], [], {}
+
+    rows, examples, report = [], [], {}  # of the table; lines; for --json
     for path in options.captions:
-        if not (sentences := list(captions(path))):
+        sentences = list(iter_captions(path))
+        if not sentences:
             raise UserError(f"'{path}' has no captions.")
         for name, words in lists.items():
             counts = count(sentences, words, options.examples)
+            negative = int(sum(counts.hits))
             share = statistics.bounded_mean(counts.hits, counts.images)  # clustered by image
             assert share is not None, "there is a sentence"
             commonest = ", ".join(f"{word} {n}" for word, n in counts.words.most_common(3))
-            sizes = str(len(sentences)), str(counts.negative)
+            sizes = str(len(sentences)), str(negative)
             percent = tables.text({**asdict(share), "unit": "%"}, digits=2)
             rows.append([path.name, f"{name} ({len(words)})", *sizes, percent, commonest])
-            examples += [f"\n{path.name}, {name}:", *counts.examples] if counts.examples else []
-            facts = {"words": words, "sentences": len(sentences), "negative": counts.negative}
+            if counts.examples:
+                examples += [f"\n{path.name}, {name}:", *counts.examples]
+            facts = {"words": words, "sentences": len(sentences), "negative": negative}
             report[f"{path.name}/{name}"] = {**facts, "by_word": dict(counts.words.most_common())}
     if "paper" in lists:
         printed = [line.split() for line in TABLE_1.strip().splitlines()]
