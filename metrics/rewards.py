@@ -1,6 +1,7 @@
-"""Rewards, judges of whole edits: (source image, edit, instruction) -> score, or the better of two edits.
+"""Rewards: judges that score a whole edit, or pick the better of two, given source image and instruction.
 
-`metrics.load_reward` loads one; `rank_edits` scores several edits of one image.
+`metrics.load_reward` loads one; `rank_edits` scores several edits of one image. In this order: the interface,
+EditScore (scores one edit), `Pairwise` (compares two).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import ast
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,28 +25,25 @@ from nein.metrics.chat import Chat, Completion, Message, Sampling, strip_thought
 from nein.metrics.chat.asking import open_chat
 from nein.metrics.choice_prompts import Prompt
 from nein.metrics.choices import ChatChoices, ChoiceQuestion, Reply, answer_each
-from nein.metrics.letters import LETTERS, parse
+from nein.metrics.letters import parse
 
 
 class RewardJudge(Described):
-    """Judge of edits, given the source image and the instruction; images are (H, W, 3) uint8.
+    """Base of rewards; images are (H, W, 3) uint8."""
 
-    compares  Whether it compares two edits (`prefer`) or scores one (`score`).
-    """
-
-    compares = False
+    compares = False  # True: it has `prefer`; False: it has `score`
 
     def __init__(self, model: Any) -> None:
         self.model = model
 
     def score(self, sources: Images, edits: Images, instructions: Sequence[str]) -> list[Score]:
-        """Score per edit; higher is better, the scale is the judge's own."""
+        """Score every edit; higher is better, the scale is the judge's own."""
         raise NotImplementedError
 
     def prefer(
         self, sources: Images, first: Images, second: Images, instructions: Sequence[str]
     ) -> list[Score]:
-        """Preference per pair, for a judge that compares: 1 first, 0 second, 0.5 neither."""
+        """Compare the edits of every pair: 1 if the first is better, 0 if the second is, 0.5 if neither."""
         raise NotImplementedError
 
     def usage(self) -> Json:
@@ -57,39 +55,38 @@ class RewardJudge(Described):
 
 
 def rank_edits(judge: RewardJudge, source: np.ndarray, edits: Images, instruction: str) -> list[Score]:
-    """Score per edit of one image; for a judge that compares, the mean preference over all other edits."""
+    """Score every edit of one image; for a judge that compares, by its mean preference over all others."""
+
+    def score(rows: Sequence[np.ndarray]) -> list[Score]:
+        return judge.score([source] * len(rows), rows, [instruction] * len(rows))
+
+    def compare(pairs: Sequence[tuple[int, int]]) -> list[Score]:
+        first, second = [edits[i] for i, _ in pairs], [edits[k] for _, k in pairs]
+        return judge.prefer([source] * len(pairs), first, second, [instruction] * len(pairs))
+
+    def leave_unscored(error: BaseException) -> Score:
+        return Score(None, reason(error))
+
     if not judge.compares:
-        return _score_each(
-            lambda rows: judge.score([source] * len(rows), rows, [instruction] * len(rows)), edits
-        )
+        return isolate(score, edits, leave_unscored)
     pairs = list(itertools.combinations(range(len(edits)), 2))
-
-    def compare(rows: Sequence[tuple[int, int]]) -> list[Score]:
-        first, second = ([edits[index] for index in column] for column in zip(*rows, strict=True))
-        return judge.prefer([source] * len(rows), first, second, [instruction] * len(rows))
-
-    votes = _score_each(compare, pairs)
     preferences: list[list[float]] = [[] for _ in edits]  # edit -> over each other edit, 0 to 1
-    for (i, k), vote in zip(pairs, votes, strict=True):
-        if vote.value is not None:
+    reasons = []  # why comparisons failed
+    for (i, k), vote in zip(pairs, isolate(compare, pairs, leave_unscored), strict=True):
+        if vote.value is None:
+            reasons.append(vote.reason)
+        else:
             preferences[i].append(vote.value)
             preferences[k].append(1 - vote.value)
-    why = next(
-        (vote.reason for vote in votes if vote.value is None), "there is no other edit to compare with"
-    )
+    why = reasons[0] if reasons else "there is no other edit to compare with"
     return [
         Score(sum(row) / len(row), f"of {len(row)} comparisons") if row else Score(None, why)
         for row in preferences
     ]
 
 
-def _score_each(work: Callable[[Sequence[Any]], Iterable[Score]], items: Sequence[Any]) -> list[Score]:
-    """Score per item; if `work` raises, only the item at fault is unscored."""
-    return isolate(work, items, lambda error: Score(None, reason(error)))
-
-
 def check_edits(images: Sequence[Images], instructions: Sequence[str]) -> None:
-    """Raises MetricError unless every list has one valid image per instruction."""
+    """Raise MetricError unless every list has one valid image per instruction."""
     for row in images:
         if len(row) != len(instructions):
             raise MetricError(f"{len(row)} images but {len(instructions)} instructions were given.")
@@ -101,24 +98,21 @@ def check_edits(images: Sequence[Images], instructions: Sequence[str]) -> None:
 
 # --- EditScore -------------------------------------------------------------------------------------------
 # Source: arXiv:2509.23909; github.com/VectorSpaceLab/EditScore, editscore/__init__.py and json_parser.py at
-# 6e0f1b9; the questions are VIEScore's (arXiv:2312.14867). SC, about source and edit: was the instruction
-# followed, was nothing else changed? PQ, about the edit: is it natural, is it free of artifacts? Each is the
-# smaller of its two numbers, scaled to 0 to 10; the score is sqrt(SC x PQ).
+# 6e0f1b9; the questions are VIEScore's (arXiv:2312.14867). Two questions, each answered by two numbers:
+#   SC (semantic consistency), about source and edit: was the instruction followed, was nothing else changed?
+#   PQ (perceptual quality), about the edit: is it natural, is it free of artifacts?
+# SC and PQ are the smaller of their two numbers, scaled to 0 to 10; the score is sqrt(SC x PQ).
 
 #: Largest number in an answer; numbers from 0 to 25 become scores from 0 to 10.
 RANGE = 25
 #: Sampling of the released code; the seed of pass k is SEED + k.
 SEED, TEMPERATURE, TOP_P, TOP_K, TOKENS = 42, 0.7, 0.9, 20, 512
-#: Configuration of a LoRA: EditScore's weights are one.
-ADAPTER = "adapter_config.json"
-#: The authors' file of questions, which a user copies into the folder of the weights.
-AUTHORS = "vie_prompts.py"
 _FORM = (
     "You look at pictures that a program made. Answer with one JSON object and nothing else, the reasoning "
     'in one sentence: {"reasoning": "...", "score": [first, second]}\n'
 )
-#: Our own questions, for models that were not trained with the authors'.
-OWN = {
+#: SC and PQ -> our own question, for models that were not trained with the authors'.
+OWN_QUESTIONS = {
     "SC": f"{_FORM}The first picture is the original, the second is what the program made of it when it was "
     "told what stands below; where it did nothing the two are the same.\n"
     f"first: from 0, nothing of what it was told is done, to {RANGE}, all of it is done.\n"
@@ -131,18 +125,18 @@ OWN = {
 
 
 class EditScore(RewardJudge):
-    """EditScore: scores from 0 to 10, read from the answer's JSON object; an answer without two numbers in
-    range leaves the edit unscored.
+    """EditScore: scores from 0 to 10, read from the JSON object in an answer. Without two numbers in range
+    the edit is unscored.
 
-    passes    Answers per question, with seeds 42, 43, ...; their scores are averaged. Released: 1.
-    texts     The two questions, with <instruction>.
+    passes     Answers per question, with seeds 42, 43, ...; their scores are averaged. Released: 1.
+    questions  SC and PQ -> question, with <instruction>.
     """
 
-    def __init__(self, chat: Chat, *, passes: int = 1, texts: dict[str, str] = OWN) -> None:
+    def __init__(self, chat: Chat, *, passes: int = 1, questions: dict[str, str] = OWN_QUESTIONS) -> None:
         if passes < 1:
             raise MetricError(f"passes is {passes}; it must be at least 1.")
         super().__init__(chat)
-        self.chat, self.texts, self.passes = chat, texts, passes
+        self.chat, self.questions, self.passes = chat, questions, passes
 
     def describe(self) -> Json:
         return {
@@ -150,7 +144,7 @@ class EditScore(RewardJudge):
             "kind": "editscore",
             "passes": self.passes,
             "decoding": f"temperature {TEMPERATURE:g}, seed {SEED} and up, at most {TOKENS} tokens",
-            "texts": self.texts,
+            "texts": self.questions,
             "numbers": "plain or as strings",  # another parser would be another reward
         }
 
@@ -160,33 +154,39 @@ class EditScore(RewardJudge):
         messages = []
         for seed in range(SEED, SEED + self.passes):
             for source, edit, instruction in zip(sources, edits, instructions, strict=True):
-                sc, pq = (self.texts[part].replace("<instruction>", instruction) for part in ("SC", "PQ"))
+                sc = self.questions["SC"].replace("<instruction>", instruction)
+                pq = self.questions["PQ"].replace("<instruction>", instruction)
                 # Every image after its label, as in the released code.
                 messages.append(Message(("<img1>: ", source, "<img2>: ", edit, sc), seed))
                 messages.append(Message(("<img1>: ", edit, pq), seed))
-        answers = self.chat.complete(messages, Sampling(TOKENS, TEMPERATURE, TOP_P, TOP_K))
+        sampling = Sampling(max_tokens=TOKENS, temperature=TEMPERATURE, top_p=TOP_P, top_k=TOP_K)
+        answers = self.chat.complete(messages, sampling)
         pairs = [*zip(answers[::2], answers[1::2], strict=True)]  # (SC, PQ): all edits, then the next pass
         return [_average_passes(pairs[index :: len(edits)]) for index in range(len(edits))]
 
 
 def _average_passes(pairs: Sequence[tuple[Completion, Completion]]) -> Score:
     """Score of one edit from its answers (SC, PQ) in all passes."""
-    numbers, parts = [], []
+    numbers = []  # per pass: the two numbers about SC, the two about PQ
+    all_sc, all_pq, values = [], [], []  # per pass, 0 to 10
     for pair in pairs:
-        if failed := next((answer.error for answer in pair if answer.error is not None), None):
-            return Score(None, reason(failed), again=isinstance(failed, NoAnswer))
+        for answer in pair:
+            if answer.error is not None:
+                return Score(None, reason(answer.error), again=isinstance(answer.error, NoAnswer))
         try:
             numbers.append([read_numbers(answer.text) for answer in pair])
         except ValueError as error:
             return Score(None, str(error), {"answers": [answer.text for answer in pair]})
-        parts.append([min(row) / (RANGE / 10) for row in numbers[-1]])  # [SC, PQ], 0..25 -> 0..10
-    sc, pq = (sum(column) / len(column) for column in zip(*parts, strict=True))
-    value = sum(math.sqrt(s * p) for s, p in parts) / len(parts)
+        sc, pq = (min(row) / (RANGE / 10) for row in numbers[-1])
+        all_sc.append(sc)
+        all_pq.append(pq)
+        values.append(math.sqrt(sc * pq))
+    sc, pq, value = (sum(column) / len(column) for column in (all_sc, all_pq, values))
     return Score(value, f"SC {sc:.2f}, PQ {pq:.2f}", {"SC": sc, "PQ": pq, "numbers": numbers})
 
 
 def read_numbers(answer: str) -> list[float]:
-    """Two numbers of an answer, also as strings ("20"). Raises ValueError."""
+    """Read the two numbers of an answer, also as strings ("20"). Raises ValueError."""
     text, quoted = strip_thoughts(answer) or "", f"the answer {answer[:80]!r}"
     try:
         entries = json.loads(text[text.find("{") : text.rfind("}") + 1])["score"]
@@ -200,19 +200,25 @@ def read_numbers(answer: str) -> list[float]:
     return numbers
 
 
-def load_editscore(path_or_id: str, **how: Any) -> EditScore:
+#: Configuration of a LoRA: EditScore's weights are one.
+ADAPTER = "adapter_config.json"
+#: The authors' file of questions, which a user copies into the folder of the weights.
+AUTHORS_FILE = "vie_prompts.py"
+
+
+def load_editscore(path_or_id: str, *, passes: int = 1, **options: Any) -> EditScore:
     """Load EditScore on an endpoint, an image-text model of transformers, or a folder with its LoRA, which
-    names its base. A folder's `AUTHORS` file replaces our questions. Raises MetricError."""
-    options: dict[str, Any] = {"passes": how.pop("passes", 1)}
+    names its base. A folder's `AUTHORS_FILE` replaces our questions. Raises MetricError."""
     folder = expand_user(path_or_id)
-    chat = _load_adapter(folder, **how) if (folder / ADAPTER).is_file() else open_chat(path_or_id, **how)
-    if (folder / AUTHORS).is_file():
-        options["texts"] = _read_questions(folder / AUTHORS)
-    return EditScore(chat, **options)
+    is_adapter = (folder / ADAPTER).is_file()
+    chat = _load_adapter(folder, **options) if is_adapter else open_chat(path_or_id, **options)
+    if not (folder / AUTHORS_FILE).is_file():
+        return EditScore(chat, passes=passes)
+    return EditScore(chat, passes=passes, questions=_read_questions(folder / AUTHORS_FILE))
 
 
 def _read_questions(file: Path) -> dict[str, str]:
-    """Both questions, from string constants in the authors' file; it is parsed, not run."""
+    """Read SC and PQ -> question from string constants of the authors' file; it is parsed, not run."""
     rules = ("two_image_edit_rule", "tie_rule_SC", "rule_PQ")
     names = ["_context_no_delimit_reasoning_first", *(f"_prompts_0shot_{rule}" for rule in rules)]
     try:
@@ -221,16 +227,16 @@ def _read_questions(file: Path) -> dict[str, str]:
         context, about, sc, pq = (ast.literal_eval(texts[name]) for name in names)
     except (SyntaxError, ValueError, KeyError) as error:
         raise MetricError(
-            f"'{file}' lacks EditScore's questions ({reason(error)}); copy editscore/{AUTHORS} from "
+            f"'{file}' lacks EditScore's questions ({reason(error)}); copy editscore/{AUTHORS_FILE} from "
             "github.com/VectorSpaceLab/EditScore. It is read, not run."
         ) from None
-    # The questions ask for 0 to 10; the code replaces 10 by 25.
-    parts = {"SC": [context, about, sc], "PQ": [context, pq]}
-    return {part: "\n".join([*head, rule.replace("10", str(RANGE))]) for part, (*head, rule) in parts.items()}
+    # The questions ask for 0 to 10; the released code replaces 10 by 25.
+    sc, pq = (rule.replace("10", str(RANGE)) for rule in (sc, pq))
+    return {"SC": "\n".join([context, about, sc]), "PQ": "\n".join([context, pq])}
 
 
-def _load_adapter(folder: Path, **how: Any) -> Chat:
-    """Base model with the LoRA of a folder merged in. Raises MetricError."""
+def _load_adapter(folder: Path, **options: Any) -> Chat:
+    """Load the base model with the LoRA of a folder merged in. Raises MetricError."""
     try:
         import peft
     except ImportError:
@@ -240,7 +246,7 @@ def _load_adapter(folder: Path, **how: Any) -> Chat:
 
     try:
         base = str(json.loads((folder / ADAPTER).read_bytes())["base_model_name_or_path"])
-        model, processor, source = load_chat(base, **how)
+        model, processor, source = load_chat(base, **options)
         merged = peft.PeftModel.from_pretrained(model, str(folder)).merge_and_unload()
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise MetricError(f"The LoRA '{folder}' or its base cannot be used: {reason(error)}") from error
@@ -251,10 +257,7 @@ def _load_adapter(folder: Path, **how: Any) -> Chat:
 
 # --- the better of two edits, asked in both orders ----------------------------------------------------------
 
-#: White gap between the images of a sheet, as a fraction of their height.
-GAP = 0.06
-OPTIONS = ("the picture in the middle", "the picture on the right")
-LISTED = "\n".join(f"{letter}. {text}" for letter, text in zip(LETTERS, OPTIONS, strict=False))
+OPTIONS = ("the picture in the middle", "the picture on the right")  # A, B
 QUESTION = (
     "Three pictures side by side. On the left is the original; in the middle and on the right are two edits "
     'of it. The editor was told: "{instruction}" Which edit is as it was told?'
@@ -262,12 +265,12 @@ QUESTION = (
 
 
 class Pairwise(RewardJudge):
-    """Better of two edits, by a multiple-choice model that sees source and both edits side by side in one
-    image.
+    """Picks the better of two edits with a multiple-choice model, which sees source and both edits side by
+    side in one image.
 
-    It is asked in both orders. The mean of ln P(first) - ln P(second) decides, in which a preference for a
-    position cancels; without probabilities the letters decide, and two that disagree are no preference (0.5).
-    `detail` has the letters of both orders.
+    The model is asked in both orders. The mean of ln P(first) - ln P(second) decides, in which a preference
+    for a position cancels; without probabilities the letters decide, and two that disagree are no preference
+    (0.5). `detail` has the letters of both orders.
     """
 
     compares = True
@@ -286,14 +289,18 @@ class Pairwise(RewardJudge):
         self, sources: Images, first: Images, second: Images, instructions: Sequence[str]
     ) -> list[Score]:
         check_edits([sources, first, second], instructions)
-        sheets, questions = [], []
+        sheets, questions = [], []  # two per pair: in this order, swapped
         for source, a, b, instruction in zip(sources, first, second, instructions, strict=True):
             sheets += [_join_images([source, a, b]), _join_images([source, b, a])]
             question = QUESTION.replace("{instruction}", instruction)
-            words = f"{question}\n{LISTED}\nAnswer with the letter alone."
-            questions += [[ChoiceQuestion(Prompt("", words), len(OPTIONS), question, OPTIONS)]] * 2
+            prompt = f"{question}\nA. {OPTIONS[0]}\nB. {OPTIONS[1]}\nAnswer with the letter alone."
+            questions += [[ChoiceQuestion(Prompt("", prompt), len(OPTIONS), question, OPTIONS)]] * 2
         replies = [row[0] for row in answer_each(self.model, sheets, questions, self._scorings)]
         return [_read_preference(*pair) for pair in zip(replies[::2], replies[1::2], strict=True)]
+
+
+#: White gap between the images of a sheet, as a fraction of their height.
+GAP = 0.06
 
 
 def _join_images(images: Images) -> np.ndarray:
@@ -313,24 +320,25 @@ def _join_images(images: Images) -> np.ndarray:
 def _read_preference(straight: Reply, swapped: Reply) -> Score:
     """Preference for the first edit, from the replies in both orders."""
     letters: list[str | None] = []
-    sides: list[float] = []  # ln P(A) - ln P(B), straight and swapped
+    differences: list[float] = []  # ln P(A) - ln P(B), straight and swapped
     for order, reply in (("first", straight), ("second", swapped)):
         if reply.error:
             return Score(None, f"the {order} order: {reply.error}")
         letters.append(reply.likeliest or (parse(reply.text, OPTIONS).letter if reply.text else None))
         a, b = (reply.logprobs or (None, None))[:2]
-        sides += [] if a is None or b is None else [a - b]
+        if a is not None and b is not None:
+            differences.append(a - b)
     detail: dict[str, Any] = {"letters": letters, "difference": None}
-    if len(sides) == 2:
-        difference = (sides[0] - sides[1]) / 2
+    if len(differences) == 2:
+        difference = (differences[0] - differences[1]) / 2
         value = 0.5 if difference == 0 else float(difference > 0)
         return Score(value, f"ln P differs by {difference:.3g}", {**detail, "difference": difference})
     if None in letters:
         return Score(None, f"no letter in {[straight.text, swapped.text]!r}", detail)
-    value = 1.0 if letters == ["A", "B"] else 0.0 if letters == ["B", "A"] else 0.5
+    value = {("A", "B"): 1.0, ("B", "A"): 0.0}.get((letters[0], letters[1]), 0.5)
     return Score(value, f"said {letters[0]}, then {letters[1]}", detail)
 
 
-def load_pairwise(path_or_id: str, **how: Any) -> Pairwise:
+def load_pairwise(path_or_id: str, **options: Any) -> Pairwise:
     """Load a pairwise judge on any chat model (`metrics.load_choices`)."""
-    return Pairwise(ChatChoices.load(path_or_id, **how))
+    return Pairwise(ChatChoices.load(path_or_id, **options))

@@ -113,7 +113,7 @@ def test_a_lora_is_merged_into_the_base_it_names_and_the_authors_questions_are_a
     )
     judge, plain = (metrics.load_reward(f"editscore:{folder}") for folder in (tmp_path, qwen))
     asked = {"SC": "Say it.\nTwo.\nFrom 0 to 25: <instruction>", "PQ": "Say it.\n0 to 25"}
-    assert judge.texts == asked
+    assert judge.questions == asked
     assert judge.fingerprint != plain.fingerprint
     name = "model.language_model.layers.0.self_attn.q_proj.weight"
     merged, before = (one.model.model.state_dict()[name] for one in (judge, plain))
