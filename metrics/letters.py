@@ -1,5 +1,6 @@
-"""Parse multiple-choice answers into a letter, by our own rule or by VLMEvalKit's of May 2025, which decides
-NegVQA's numbers. `options` are the texts of A, B, C, ... in order.
+"""Reads which letter a multiple-choice answer chooses, by our own rule ("fixed") or by VLMEvalKit's.
+
+NegVQA's numbers were computed by VLMEvalKit's of May 2025. `options` are the texts of A, B, C, ... in order:
 
     parse("A dog is on the left.", ["cat", "dog"])   -> Letter("B", ""): "A" is an article here
     parse("I cannot tell.", ["dog", "cat"])          -> Letter(None, "no option is named")
@@ -20,7 +21,7 @@ from nein.metrics.judges.base import paper_says_present, parse_yes_no
 
 LETTERS = string.ascii_uppercase
 Rule = Literal["fixed", "vlmevalkit"]
-#: Source of a choice: the written answer, or the probabilities of the letters.
+#: What a choice is read from: the written answer, or the probabilities of the letters.
 SCORINGS = ("generated", "logprob")
 
 #: Texts that pandas reads as missing: the default `na_values` of `pandas.read_csv`, which VLMEvalKit uses.
@@ -34,7 +35,7 @@ class Letter(NamedTuple):
 
     letter: str | None
     reason: str  # why there is no letter
-    declined: bool = False  # VLMEvalKit: the answer chooses none, so no language model is asked
+    declined: bool = False  # VLMEvalKit's rule: the answer chooses none, so no language model is asked
 
 
 _SEVERAL = Letter(None, "several options are named")
@@ -61,7 +62,7 @@ def drop_missing(options: Sequence[str]) -> tuple[str | None, ...]:
 
 def read_verdicts(answers: Sequence[str], rule: str = "fixed") -> Letter:
     """Find the only option answered with yes. answers: one per option. rule: "fixed", the first word decides;
-    "paper", yes in any case, and everything else is a no."""
+    "paper", "yes" in any case is a yes, and everything else a no."""
     choose("yes-no rule", rule, ("fixed", "paper"))
     verdicts = [parse_yes_no(a) if rule == "fixed" else paper_says_present(a) for a in answers]
     if None in verdicts:
@@ -84,8 +85,7 @@ _REFUSALS = (
 
 
 def read_vlmevalkit(answer: str, options: Sequence[str | None]) -> Letter:
-    """Exact matching by VLMEvalKit (`can_infer`), the step before it asks a language model, days before
-    NegVQA.
+    """VLMEvalKit's exact matching (`can_infer`), its step before it asks a language model.
 
     The characters .()[],:;!*#{} become blanks; the only option whose letter is a word of its own is the
     answer. Else the only option whose text occurs in the answer (any case, also inside a word). A "Z" without
@@ -93,7 +93,7 @@ def read_vlmevalkit(answer: str, options: Sequence[str | None]) -> Letter:
     letter, and a lower-case letter does not.
 
     Source: https://github.com/open-compass/VLMEvalKit, vlmeval/utils/matching_util.py at commit 0f27427e of
-    25 May 2025.
+    25 May 2025, days before NegVQA.
     """
     texts = {letter: text for letter, text in zip(LETTERS, options, strict=False) if text is not None}
     if _FAILED not in answer:  # can_infer_option
@@ -112,47 +112,21 @@ def read_vlmevalkit(answer: str, options: Sequence[str | None]) -> Letter:
 
 # --- our own rule --------------------------------------------------------------------------
 
-_NOT = r"(?:not|isn't|is not|cannot|can't|n't|never|neither|nor|except|rather than|instead of|other than)"
-#: Words that deny the option text after them (one word may stand between); apostrophes are blanks.
-_DENIED = (
-    r"(?:not|no|without|never|neither|nor|cannot|except|rather than|instead of|other than"
-    r"|(?:is|are|does|do|can|has|have|was|were)n t)"
-)
-_LEAD = r"(?:answer|option|choice|letter|choose|select|pick)"
-_MARK = r"[*_`\"'(\[{<$\s]*"  # characters allowed between a lead word and its letter
+_LEAD = r"(?:answer|option|choice|letter|choose|select|pick)"  # words that announce a letter
 # Borders of a single letter: no Latin letter, digit or apostrophe with a letter touches it.
 _LATIN = r"0-9A-Za-z_\u00c0-\u024f"
-_OPEN, _SHUT = rf"(?<![{_LATIN}'])", rf"(?![{_LATIN}]|'[{_LATIN}])"
-#: "the answer is B", "Answer: (B)", "option B", "I choose B", "\boxed{B}", "**B**", "(B)", "it must be B.";
-#: no two adjacent parts match the same blanks, so that matching stays linear.
-_STATED = re.compile(
-    rf"(?:\b(?P<word>{_LEAD})\b(?:\s+(?:is|would be|should be|must be|are))?(?:\s*[:=])?(?:\s+{_LEAD})?"
-    rf"(?:\s*(?:is(?:\s*[:=])?|[:=]))?{_MARK}(?P<lead>[A-Za-z]){_SHUT}"
-    r"|\\boxed\{\s*(?:\\(?:text|textbf|mathrm|mathbf)\{)?\s*(?P<box>[A-Z])\b"
-    r"|\*\*\s*\(?(?P<bold>[A-Z])(?:[).:]?\s*\*\*|[).:]\s)"
-    r"|\(\s*(?P<round>[A-Z])\s*\)"
-    rf"|{_OPEN}(?P<close>[A-Z])\s+is\s+(?:the\s+)?(?:correct|right|true|answer)\b"
-    rf"|(?<=:)\s?(?P<colon>[A-Z]){_SHUT}(?-i:(?! [a-z]))"
-    r"|\b(?:is|be|it's|es|est|ist|with|say|think|seems|so|thus|therefore)\s+(?P<said>[A-Z])"
-    rf"{_SHUT}(?-i:(?!(?<=[AI]) [a-z])))",
-    re.IGNORECASE,
-)
-#: The whole text is a letter: "B", "(b).", "**B**".
-_ALONE = re.compile(r"[\s*_`\"'(\[{<$#>.:-]*(?:<[a-z_]+>\s*)?(?P<letter>[A-Za-z])[\s*_`\"')\]}>$.,:;!?]*")
-#: A marked letter at the beginning: "B. ", "B: dog", "B because".
-_FIRST = re.compile(
-    r"[\s*_`\"'(\[{<$#]*(?P<letter>[A-Z])"
-    r"(?:[)\].:,;*_`\"']+(?=\s|$|[A-Z*])|\s*[-–—:=]\s*(?=\S)|\s*\n|\s+(?:because|since|as|is correct)\b)"
-)
-_CAPITAL = re.compile(rf"{_OPEN}[A-Z]{_SHUT}")  # a word of one letter
-_STRAIGHT_QUOTES = str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"'})
+_BEFORE, _AFTER = rf"(?<![{_LATIN}'])", rf"(?![{_LATIN}]|'[{_LATIN}])"
 #: Special tokens that decoders leave in a text.
-_SPECIAL = re.compile(r"<\|[\w-]{1,40}\|>|</?s>|<eos>|<end_of_turn>")
+_SPECIAL_TOKEN = re.compile(r"<\|[\w-]{1,40}\|>|</?s>|<eos>|<end_of_turn>")
 #: An answer in a JSON object, in a Python dictionary, or in tags.
 _FIELD = re.compile(
     r"""["'](?:final[_ ])?(?:answer|choice|option|letter)["']\s*:\s*(?P<quote>["'])(?P<value>.*?)(?P=quote)"""
     r"|<answer>(?P<tagged>.*?)</answer>",
     re.IGNORECASE | re.DOTALL,
+)
+#: The whole text is a letter: "B", "(b).", "**B**".
+_ONLY_LETTER = re.compile(
+    r"[\s*_`\"'(\[{<$#>.:-]*(?:<[a-z_]+>\s*)?(?P<letter>[A-Za-z])[\s*_`\"')\]}>$.,:;!?]*"
 )
 
 
@@ -160,16 +134,19 @@ def read_fixed(answer: str, options: Sequence[str]) -> Letter:
     """Our own rule (`parse`). Thoughts and excluded letters ("not B") are ignored. In order: the whole answer
     is a letter; it is an option's text; statements; a marked letter at the beginning; option texts within
     it."""
-    if (answer_text := strip_thoughts(_SPECIAL.sub(" ", _normalize(answer)))) is None:
+    visible = strip_thoughts(_SPECIAL_TOKEN.sub(" ", _normalize(answer)))
+    if visible is None:
         return Letter(None, "the answer was cut off while the model was thinking")
-    text = answer_text.strip()
+    text = visible.strip()
     fields = {field["value"] or field["tagged"] or "" for field in _FIELD.finditer(text)}
     if len(fields) == 1:
         text = fields.pop().strip()
     letters = LETTERS[: len(options)]
     if not text:
         return Letter(None, "the answer is empty")
-    if match := _ALONE.fullmatch(text):
+
+    # The whole answer is a letter, or an option's text.
+    if match := _ONLY_LETTER.fullmatch(text):
         letter = match["letter"]
         # An option whose own text is this letter: "x", or the lower-case "b".
         if letter.upper() not in letters or (letter in map(_strip, options) and letter.islower()):
@@ -178,11 +155,13 @@ def read_fixed(answer: str, options: Sequence[str]) -> Letter:
         return _make_letter(letter.upper(), letters)
     if choice := _match_option(text, options, _fold) or _match_option(text, options, _keep_words):
         return choice
-    text, excluded = _remove_excluded(_remove_list(text, letters, options), letters)
-    if excluded and (match := _ALONE.fullmatch(text.strip(" ,"))):
+
+    # It is a sentence; first without the letters that it excludes.
+    text, excludes = _remove_excluded(_remove_list(text, letters, options), letters)
+    if excludes and (match := _ONLY_LETTER.fullmatch(text.strip(" ,"))):
         return _make_letter(match["letter"].upper(), letters)
     result = _read_sentence(text, letters, options)
-    if excluded and result.reason == "no option is named":
+    if excludes and result.reason == "no option is named":
         return Letter(None, "the answer only says which option it is not")
     return result
 
@@ -193,11 +172,19 @@ def _match_option(text: str, options: Sequence[str], simplify: Callable[[str], s
     return Letter(LETTERS[matches[0]], "") if len(matches) == 1 else None
 
 
+#: A marked letter at the beginning: "B. ", "B: dog", "B because".
+_FIRST_LETTER = re.compile(
+    r"[\s*_`\"'(\[{<$#]*(?P<letter>[A-Z])"
+    r"(?:[)\].:,;*_`\"']+(?=\s|$|[A-Z*])|\s*[-–—:=]\s*(?=\S)|\s*\n|\s+(?:because|since|as|is correct)\b)"
+)
+_LETTER_WORD = re.compile(rf"{_BEFORE}[A-Z]{_AFTER}")
+
+
 def _read_sentence(text: str, letters: str, options: Sequence[str]) -> Letter:
     """Find the letter, in order: option texts with letters, statements, a first letter, option texts."""
-    by_text, first = _find_option_text(text, options), _FIRST.match(text)
+    by_text, first = _find_option_text(text, options), _FIRST_LETTER.match(text)
     # Options such as "Point A" contain letters of their own.
-    has_letters = any(len(_keep_words(o)) > 1 and _CAPITAL.search(_normalize(o)) for o in options)
+    has_letters = any(len(_keep_words(o)) > 1 and _LETTER_WORD.search(_normalize(o)) for o in options)
     if by_text.letter is not None and has_letters:
         agrees = first is None or first["letter"] not in letters or first["letter"] == by_text.letter
         return by_text if agrees else _SEVERAL
@@ -216,7 +203,8 @@ def _make_letter(letter: str, letters: str) -> Letter:
 def _normalize(text: str) -> str:
     """Replace full-width, circled and mathematical letters by plain ones; drop invisible characters."""
     plain = unicodedata.normalize("NFKC", text)
-    return "".join(c for c in plain if unicodedata.category(c) != "Cf").translate(_STRAIGHT_QUOTES)
+    visible = "".join(c for c in plain if unicodedata.category(c) != "Cf")
+    return visible.translate(str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"'}))
 
 
 def _strip(text: str) -> str:
@@ -240,84 +228,116 @@ def _remove_list(text: str, letters: str, options: Sequence[str]) -> str:
 
 
 def _remove_excluded(text: str, letters: str) -> tuple[str, bool]:
-    """(text without letters that it rules out, whether there were any)."""
-    letter = rf"(?:the\s+)?(?:{_LEAD}\s+)?\(?[{letters}]\)?{_SHUT}"
-    before = (
-        rf"(?:,\s*|\band\s+|\bbut\s+)?(?:\b|(?<=[a-z]))(?i:(?!n?either|nor){_NOT})\s+(?:be\s+)?"
+    """Return (text without the letters that it rules out, whether there were any)."""
+    letter = rf"(?:the\s+)?(?:{_LEAD}\s+)?\(?[{letters}]\)?{_AFTER}"
+    no = r"(?:not|isn't|is not|cannot|can't|n't|never|neither|nor|except|rather than|instead of|other than)"
+    no_letter = (  # "not B", "but it isn't the option B"
+        rf"(?:,\s*|\band\s+|\bbut\s+)?(?:\b|(?<=[a-z]))(?i:(?!n?either|nor){no})\s+(?:be\s+)?"
         rf"(?!{letter}\s+(?:n?or|and)\b){letter}"
     )
     wrong = r"not\s+(?:the\s+)?(?:correct|right|true|answer)"
-    behind = (
-        rf"{_OPEN}(?i:(?:{_LEAD}\s+)?)\(?[{letters}]\)?\s+(?i:(?:is|are|was|can be|must be|could be)\s+"
+    letter_is_wrong = (  # "B is not correct", "option B can be ruled out"
+        rf"{_BEFORE}(?i:(?:{_LEAD}\s+)?)\(?[{letters}]\)?\s+(?i:(?:is|are|was|can be|must be|could be)\s+"
         rf"(?:incorrect|wrong|false|excluded|eliminated|ruled out|{wrong})"
         r"(?:\s+(?:option|answer|choice))?)\b"
     )
-    remaining, count = re.subn(f"{before}|{behind}", " ", text)
+    remaining, count = re.subn(f"{no_letter}|{letter_is_wrong}", " ", text)
     return remaining.strip(), count > 0
+
+
+_MARKS = r"[*_`\"'(\[{<$\s]*"  # characters allowed between a word of `_LEAD` and its letter
+#: A statement that names a letter. No two adjacent parts match the same blanks: matching stays linear.
+_STATEMENT = re.compile(
+    # "the answer is B", "Answer: (B)", "option B", "I choose B"
+    rf"(?:\b(?P<word>{_LEAD})\b(?:\s+(?:is|would be|should be|must be|are))?(?:\s*[:=])?(?:\s+{_LEAD})?"
+    rf"(?:\s*(?:is(?:\s*[:=])?|[:=]))?{_MARKS}(?P<lead>[A-Za-z]){_AFTER}"
+    r"|\\boxed\{\s*(?:\\(?:text|textbf|mathrm|mathbf)\{)?\s*(?P<box>[A-Z])\b"  # "\boxed{B}"
+    r"|\*\*\s*\(?(?P<bold>[A-Z])(?:[).:]?\s*\*\*|[).:]\s)"  # "**B**"
+    r"|\(\s*(?P<round>[A-Z])\s*\)"  # "(B)"
+    rf"|{_BEFORE}(?P<subject>[A-Z])\s+is\s+(?:the\s+)?(?:correct|right|true|answer)\b"  # "B is correct"
+    rf"|(?<=:)\s?(?P<colon>[A-Z]){_AFTER}(?-i:(?! [a-z]))"  # "the animal: B"
+    # "it must be B.", "I think B"
+    r"|\b(?:is|be|it's|es|est|ist|with|say|think|seems|so|thus|therefore)\s+(?P<object>[A-Z])"
+    rf"{_AFTER}(?-i:(?!(?<=[AI]) [a-z])))",
+    re.IGNORECASE,
+)
 
 
 def _find_statement(text: str, letters: str, options: Sequence[str], first: str) -> Letter | None:
     """Letter that all statements agree on; None without statements. A letter called "the answer" outranks
     others; `first`, a marked letter at the beginning, must not disagree."""
-    named: list[tuple[str, str]] = []  # (letter, group of `_STATED`, or "answer")
-    for match in _STATED.finditer(text):
-        kind = next(k for k in ("lead", "box", "bold", "round", "close", "colon", "said") if match[k])
-        letter = match[kind]
-        if letter.islower() and kind != "lead":
+    named: list[tuple[str, str]] = []  # (letter, group of `_STATEMENT` or "answer")
+    for match in _STATEMENT.finditer(text):
+        groups = ("lead", "box", "bold", "round", "subject", "colon", "object")
+        group = next(name for name in groups if match[name])
+        letter, lead_word = match[group], (match["word"] or "").lower()
+        if letter.islower() and group != "lead":
             continue
         # "the answer is a dog" has an article, "option a" a letter.
-        article = letter.islower() and re.match(r" [a-z]", text[match.end(kind) : match.end(kind) + 2])
-        if article and match["word"].lower() not in ("option", "choice", "letter"):
+        is_article = letter.islower() and re.match(r" [a-z]", text[match.end(group) : match.end(group) + 2])
+        if is_article and lead_word not in ("option", "choice", "letter"):
             continue
-        named.append((letter.upper(), "answer" if (match["word"] or "").lower() == "answer" else kind))
-    inside = [(letter, kind) for letter, kind in named if letter in letters]
-    if not inside:
-        if not named:
-            return None
-        return _match_option(named[-1][0], options, _keep_words) or _make_letter(named[-1][0], letters)
+        named.append((letter.upper(), "answer" if lead_word == "answer" else group))
+    if not named:
+        return None
+    valid = [(letter, group) for letter, group in named if letter in letters]
+    if not valid:
+        last_named = named[-1][0]
+        return _match_option(last_named, options, _keep_words) or _make_letter(last_named, letters)
     if _lists_letters(text, letters):
         return _SEVERAL
-    answers = {letter for letter, kind in inside if kind == "answer"}
-    last, kind = inside[-1]
-    if len(answers) == 1 and (last in answers or kind == "round"):
+    answers = {letter for letter, group in valid if group == "answer"}
+    last, last_group = valid[-1]
+    if len(answers) == 1 and (last in answers or last_group == "round"):
         return Letter(answers.pop(), "")
-    others = {letter for letter, _ in inside} | ({first} & set(letters))
-    return _SEVERAL if others != {last} else Letter(last, "")
+    stated = {letter for letter, _ in valid} | ({first} & set(letters))
+    return _SEVERAL if stated != {last} else Letter(last, "")
 
 
 def _lists_letters(text: str, letters: str) -> bool:
     """Whether letters are joined ("A and B", "A, B"), are the only words, or are keys of an object."""
     letter = rf"\(?([{letters}])\)?"
-    joined = rf"{_OPEN}{letter}\s*(?:and|n?or|&|/|,)\s*{letter}{_SHUT}"
-    alone = set(text.split()) if re.fullmatch(rf"(?:[{letters}]\s+)+[{letters}]", text) else set()
+    joined = rf"{_BEFORE}{letter}\s*(?:and|n?or|&|/|,)\s*{letter}{_AFTER}"
+    only_words = set(text.split()) if re.fullmatch(rf"(?:[{letters}]\s+)+[{letters}]", text) else set()
     keys = {match[2] for match in re.finditer(rf"([\"'])([{letters}])\1\s*:", text)}
     is_joined = any(match[1] != match[2] for match in re.finditer(joined, text))
-    return is_joined or len(alone) > 1 or len(keys) > 1
+    return is_joined or len(only_words) > 1 or len(keys) > 1
+
+
+#: Words that deny the option text after them (one word may stand between); apostrophes are blanks.
+_DENIAL = (
+    r"(?:not|no|without|never|neither|nor|cannot|except|rather than|instead of|other than"
+    r"|(?:is|are|does|do|can|has|have|was|were)n t)"
+)
 
 
 def _find_option_text(text: str, options: Sequence[str]) -> Letter:
     """The only option whose words occur and are not denied; the longer one where two overlap."""
-    remaining, named, denied = f" {_keep_words(text)} ", [], False
+    remaining, named, has_denied = f" {_keep_words(text)} ", [], False
     option_texts = [_keep_words(option) for option in options]
     for k in sorted(range(len(options)), key=lambda k: -len(option_texts[k])):
         option_text = option_texts[k]
         if not option_text or option_texts.count(option_text) > 1:  # "> 3" and "< 3" have the same words
             continue
         if re.fullmatch("[a-z]", option_text):  # "N" is no "n", and "a" before a word is the article
-            letter = rf"{_OPEN}{_strip(options[k])}{_SHUT}(?! [a-z])"
-            named += [k] if re.search(letter, _normalize(text)) else []
+            letter = rf"{_BEFORE}{_strip(options[k])}{_AFTER}(?! [a-z])"
+            if re.search(letter, _normalize(text)):
+                named.append(k)
             continue
         pattern = (
-            rf"(?<![\w-])(?P<no>{_DENIED} (?:\w+ )??(?:(?:a|an|the|any) )?)?"
+            rf"(?<![\w-])(?P<no>{_DENIAL} (?:\w+ )??(?:(?:a|an|the|any) )?)?"
             rf"(?:(?:a|an|the) )?{re.escape(option_text)}(?![\w-])"
         )
-        denials = [bool(hit["no"]) for hit in re.finditer(pattern, remaining)]
-        named += [] if all(denials) else [k]  # all of none: the option's text does not occur
-        denied |= bool(denials) and all(denials)
+        denials = [bool(hit["no"]) for hit in re.finditer(pattern, remaining)]  # per occurrence
+        if not all(denials):
+            named.append(k)
+        elif denials:
+            has_denied = True
         remaining = re.sub(pattern, " ", remaining)
     if named:
         return Letter(LETTERS[named[0]], "") if len(named) == 1 else _SEVERAL
-    return Letter(None, "the answer only says which option it is not" if denied else "no option is named")
+    reason = "the answer only says which option it is not" if has_denied else "no option is named"
+    return Letter(None, reason)
 
 
 RULES: dict[str, Callable[[str, Any], Letter]] = {"fixed": read_fixed, "vlmevalkit": read_vlmevalkit}
