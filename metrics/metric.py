@@ -1,5 +1,7 @@
-"""A metric as one object: names, unit, needs, and a function that scores a batch of edits and targets; a
-batch computes what several metrics share once."""
+"""Defines what a metric is (`Metric`) and what it scores (a `Batch` of `EditPair`s, under `Settings`).
+
+`score` computes several metrics of one batch; the batch computes once what they share, such as features.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,11 @@ from nein.loading.errors import choose, isolate
 from nein.loading.references import Need
 from nein.metrics.base import MemoryStore, MetricError, Score, Store, check_image, split_chunks
 
-#: Images of an item that a metric can need.
+#: Fields of `EditPair` with images that a metric can need.
 IMAGES = ("edited", "target", "sample", "things")
-
-Result = TypeVar("Result")
 #: Features of one image or text, (D,) float32, or the reason why there are none.
 Feature = np.ndarray | str
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class SceneObject:
     """An object in a drawn image."""
 
     name: str
-    stays: bool  # the right edit keeps it
+    stays: bool  # whether the right edit keeps it
     without: np.ndarray  # (H, W, 3) uint8: the image without it
 
 
@@ -37,9 +38,9 @@ class SceneObject:
 class EditPair:
     """One edit and its references. An image is (H, W, 3) uint8 RGB, or the reason why it is missing.
 
-    edited      The editor's output; `upright`: the same rotated by its EXIF tag, for detectors.
+    edited      The editor's output. `upright`: the same rotated by its EXIF tag, for detectors.
     target      The ideal output (NeIn: the source image).
-    sample      The unedited image; `sample_upright` likewise; `things`: all objects in it, if known.
+    sample      The unedited image. `sample_upright`: likewise. `things`: all objects in it, if known.
     object      Object that the instruction says is absent, e.g. "traffic light".
     caption     Description of the target; names the objects to retain; may be empty.
     target_key, sample_key  SHA-256 of size and pixels; computed by default.
@@ -63,35 +64,37 @@ class EditPair:
                 object.__setattr__(self, name, pixel_digest(image))
 
     def find_sample(self, upright: bool) -> tuple[str, np.ndarray | str]:
-        """(key, unedited image); upright: rotated by its EXIF tag, as detectors see it."""
+        """Return (key, unedited image). upright: rotated by its EXIF tag, as detectors see it."""
         if upright and self.sample_upright is not None:
             return pixel_digest(self.sample_upright), self.sample_upright
         return self.sample_key, self.sample
 
     def find_fault(self, names: Sequence[str]) -> str | None:
-        """Reason why an image among `names` (of `IMAGES`) is unusable; None if all are usable."""
-        try:
-            for name in names:
-                if isinstance(value := getattr(self, name), str):
-                    return value
-                for image in [thing.without for thing in value] if name == "things" else [value]:
+        """Return why an image among `names` (of `IMAGES`) is unusable; None if all are usable."""
+        for name in names:
+            value = getattr(self, name)
+            if isinstance(value, str):
+                return value
+            images = [thing.without for thing in value] if name == "things" else [value]
+            try:
+                for image in images:
                     check_image(image)
-        except MetricError as error:
-            return str(error)
+            except MetricError as error:
+                return str(error)
         return None
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Options of scoring. A metric lists those that decide its values (`Metric.settings`).
+    """Options of scoring. `Metric.settings` lists those that decide a metric's values.
 
     align       "stretch", as published: the edited image is stretched to the target's size. "crop": the
-                target first gets the crop of NeIn's samples (rule r64) at `resolution` (512 for NeIn, 64 for
+                target is first cropped like NeIn's samples (rule r64) at `resolution` (512 for NeIn, 64 for
                 64-pixel data).
     protocol    "paper", as released: removed if the answer is exactly "No"; present if it is "yes" in any
                 case; objects are roots of noun chunks, repetitions kept for VQA. "fixed": the first word
                 decides, any other answer is unscored; objects are distinct nouns (`metrics.presence`).
-    threshold   A detection counts if its score is strictly above this (0.1: the pipeline NeIn uses).
+    threshold   A detection counts if its score is strictly above this (0.1 in the pipeline that NeIn uses).
     article     In questions: "none" as in the released code, "a_an" as in the paper's text.
     evidence    "both": Retention also asks about the other protocol's objects and stores all replies
                 (`objects_of` in the detail), so that it can be recomputed without a judge. Same scores.
@@ -117,7 +120,7 @@ class Settings:
             raise MetricError(f"The detection threshold is {self.threshold}; it must be in [0, 1).")
 
     def identity(self, name: str) -> Any:
-        """Value of a setting for fingerprints; "align" includes the resolution."""
+        """Value of the setting `name` for fingerprints; that of "align" includes the resolution."""
         if name == "align" and self.align == "crop":
             return f"crop at {self.resolution}"
         return getattr(self, name)
@@ -125,12 +128,13 @@ class Settings:
 
 @dataclass(frozen=True)
 class Batch:
-    """Edits scored together.
+    """Edits that are scored together.
 
     models    Kind -> model from `load_encoder` or `load_judge`.
-    names     Metrics computed in one pass of a judge, including those already scored: the last bits of an
+    names     Metrics that one pass of a judge serves, including those already scored: the last bits of an
               answer can depend on the other questions of its batch.
-    features, records  Caches of target features, and of judges' replies about unedited samples.
+    features  Cache of target features.
+    records   Cache of judges' replies about unedited samples.
     """
 
     items: Sequence[EditPair]
@@ -139,21 +143,21 @@ class Batch:
     names: tuple[str, ...] = ()
     features: Store = field(default_factory=MemoryStore)
     records: Store = field(default_factory=MemoryStore)
-    _made: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
+    _computed: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def select(self, items: Sequence[EditPair]) -> Batch:
         """Copy for other items; the batch itself for its own."""
-        return self if items is self.items else replace(self, items=items, _made={})
+        return self if items is self.items else replace(self, items=items, _computed={})
 
-    def compute_once(self, key: Hashable, make: Callable[[], Result]) -> Result:
-        """`make()`, called once per `key`."""
-        if key not in self._made:
-            self._made[key] = make()
-        return self._made[key]
+    def compute_once(self, key: Hashable, compute: Callable[[], Result]) -> Result:
+        """Return `compute()`, called once per `key`."""
+        if key not in self._computed:
+            self._computed[key] = compute()
+        return self._computed[key]
 
     @cached_property
     def targets(self) -> dict[str, Any]:
-        """Target key -> target, cropped under "crop", in the order of the items."""
+        """Target key -> target, cropped if `align` is "crop", in the order of the items."""
         targets: dict[str, Any] = {}
         for item in self.items:
             targets.setdefault(item.target_key, item.target)
@@ -174,7 +178,7 @@ class Batch:
         return [(edited, target) for edited, (_, target) in zip(stretched, pairs, strict=True)]
 
     def edited_features(self, kind: str) -> list[Feature]:
-        """Features of every item's edited image by the encoder `kind`."""
+        """Features of every item's edited image, by the encoder `kind`."""
         images = [item.edited for item in self.items]
         return self.compute_once((kind, "edited"), lambda: self._encode(self.models[kind].encode, images))
 
@@ -184,13 +188,14 @@ class Batch:
         return [by_key[item.target_key] for item in self.items]
 
     def caption_features(self, kind: str) -> list[Feature]:
+        """Features of every item's caption."""
         captions = list(dict.fromkeys(item.caption for item in self.items if item.caption.strip()))
         rows = self._encode(self.models[kind].encode_text, captions)
         by_caption = dict(zip(captions, rows, strict=True))
         return [by_caption.get(item.caption, "no caption") for item in self.items]
 
     def _encode(self, encode: Callable[[Any], np.ndarray], inputs: Sequence[Any]) -> list[Feature]:
-        """Row (D,) per input, or the reason why it cannot be encoded."""
+        """Features of every input, or the reason why it cannot be encoded."""
         rows: list[Feature] = []
         for part in split_chunks(inputs, self.settings.batch_size):
             rows += isolate(lambda chunk: list(encode(chunk)), part)  # (n, D) => n rows (D,)
@@ -198,7 +203,7 @@ class Batch:
         return [row if isinstance(row, str) or np.isfinite(row).all() else fault for row in rows]
 
     def _encode_targets(self, kind: str) -> dict[str, Feature]:
-        """Target key -> features. Cached for the whole batch only: last bits can depend on the batch."""
+        """Target key -> features. The cache counts for exactly this batch: last bits can depend on it."""
         targets, model = self.targets, self.models[kind]
         alignment = "stretch" if self.settings.align == "stretch" else f"r64-{self.settings.resolution}"
         batch_key = hashlib.sha256("\n".join(targets).encode()).hexdigest()[:16]
@@ -218,18 +223,20 @@ class Batch:
 class Metric:
     """One metric, an entry of `metrics.table.METRICS`.
 
-    name, title  Key in files and on the command line ("clip_i"); column title ("CLIP-I").
-    unit      "per cent": values from 0 to 1 are shown as percentages; "raw": unchanged.
+    name      Key in files and on the command line ("clip_i").
+    title     Title of its column ("CLIP-I").
+    unit      "per cent": values are shown times 100; "raw": unchanged.
     range     Closed interval of possible values, before percentages.
     kind      "proportion" (0 or 1 per sample), "bounded" (often at an end of `range`: its interval is that of
               a proportion), "mean" (any other value per sample), "corpus" (no value per sample: FID).
     needs     Images ("edited", "target", "sample", "things"), and models: a kind of `ENCODERS` or `JUDGES`,
               or "module:function", called with `device=` for a network with `fingerprint` and `describe()`.
     score     Batch -> one Score per item. Every item has the images in `needs`.
-    settings  Fields of `Settings` that decide its values: part of a score's identity.
+    settings  Fields of `Settings` that decide its values, and so its identity in a run folder.
+    source    Paper and code that define it.
     origins   Downloads of its "module:function" networks, for `nein fetch`.
-    corpus    (edited rows, target rows, source image of every edited row, of every target row) -> object with
-              the fields of `metrics.fid.FidInterval`.
+    corpus    For the kind "corpus": (edited features, target features, source image of every edited row, of
+              every target row) -> object with the fields of `metrics.fid.FidInterval`.
     """
 
     name: str
@@ -267,7 +274,7 @@ class Metric:
 
     @property
     def by_truth(self) -> bool:
-        """Whether it needs data that list the objects in an image; NeIn's do not."""
+        """Whether it needs data that list the objects in an image, which NeIn's do not."""
         return "things" in self.needs
 
     @property
@@ -286,24 +293,25 @@ class Metric:
 
 
 def score(metrics: Sequence[Metric], batch: Batch) -> dict[str, list[Score]]:
-    """Metric name -> one Score per item, unscored if an image is missing or the metric fails. Judges are
-    asked as if the metrics of `batch.names` were computed too. Raises MetricError."""
+    """Compute metrics: name -> one Score per item, unscored if an image is missing or the metric fails.
+    Judges are asked as if the metrics of `batch.names` were computed too. Raises MetricError."""
     for metric in metrics:
         for kind in metric.models:
             if kind not in batch.models:
                 raise MetricError(f"'{metric.name}' needs the model '{kind}'; pass it in Batch.models.")
     names = tuple(dict.fromkeys([*batch.names, *(metric.name for metric in metrics)]))
-    rows: dict[str, list[Score]] = {}
-    parts: dict[
-        tuple[str, ...], tuple[list[str | None], Batch]
-    ] = {}  # images needed -> (fault per item, batch of usable items)
+    scores: dict[str, list[Score]] = {}
+    # Images needed -> (fault per item, batch of the items without one), shared by metrics with equal needs.
+    usable: dict[tuple[str, ...], tuple[list[str | None], Batch]] = {}
     for metric in metrics:
-        if metric.images not in parts:
-            reasons = [item.find_fault(metric.images) for item in batch.items]
-            usable = [item for item, reason in zip(batch.items, reasons, strict=True) if reason is None]
-            parts[metric.images] = reasons, replace(batch, items=usable, names=names, _made={})
-        reasons, part = parts[metric.images]
+        if metric.images not in usable:
+            faults = [item.find_fault(metric.images) for item in batch.items]
+            items = [item for item, fault in zip(batch.items, faults, strict=True) if fault is None]
+            usable[metric.images] = faults, replace(batch, items=items, names=names, _computed={})
+        faults, part = usable[metric.images]
         results = iter(isolate(lambda items: metric.score(part.select(items)), part.items))  # noqa: B023 - at once
-        scores = (Score(None, result) if isinstance(result, str) else result for result in results)
-        rows[metric.name] = [next(scores) if reason is None else Score(None, reason) for reason in reasons]
-    return rows
+        scores[metric.name] = []
+        for fault in faults:
+            result = next(results) if fault is None else fault  # a Score, or why there is none
+            scores[metric.name].append(Score(None, result) if isinstance(result, str) else result)
+    return scores
