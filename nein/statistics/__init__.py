@@ -1,4 +1,4 @@
-"""Estimates with intervals, tests, agreement, and corrections for errors of judges. Reads no files."""
+"""Statistics as functions of arrays: estimates with intervals, tests, agreement, correction of judges."""
 
 from nein.statistics.estimates import Estimate as Estimate
 from nein.statistics.estimates import bounded_mean as bounded_mean

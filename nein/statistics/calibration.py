@@ -1,6 +1,7 @@
-"""Error rates of a judge on known truth, and estimates corrected for them.
+"""Measure the error rates of a judge on known truth, correct estimates for them, and compare judges.
 
-Sensitivity is the share of present objects that the judge sees, specificity that of absent ones it does not.
+Sensitivity is the share of present objects that the judge sees, specificity the share of absent objects that
+it does not see.
 """
 
 from __future__ import annotations
@@ -15,37 +16,32 @@ import numpy as np
 from nein import statistics
 from nein.statistics.estimates import ENOUGH, Clusters, Estimate, estimate_bounded, number_clusters, pairs
 
-#: Smallest sensitivity + specificity - 1 for a correction, which divides by it: errors grow fivefold.
-MIN_YOUDEN = 0.2
-#: Half-width that intervals should reach by labels: a gap of 10 points between two such estimates is found
-#: with probability 0.8 (their standard errors are 2.6 points, that of the gap 3.6).
-TARGET_HALF_WIDTH = 0.05
 
-
+# --- error rates -----------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Rates:
-    """Error rates of a judge, None without a case. auc: of the soft score; n_unscored: cases without a
-    verdict, which enter neither rate."""
+    """Error rates of a judge, None without a case."""
 
     sensitivity: Estimate | None
     specificity: Estimate | None
-    auc: Estimate | None
-    n_unscored: int
+    auc: Estimate | None  # of the soft score
+    n_unscored: int  # cases without a verdict, which enter neither rate
 
     @property
     def youden(self) -> Estimate | None:
+        """Youden's index: sensitivity + specificity - 1."""
         if self.sensitivity is None or self.specificity is None:
             return None
         return propagate(lambda se, sp: se + sp - 1, self.sensitivity, self.specificity)
 
 
 def propagate(function: Callable[..., float], *parts: Estimate) -> Estimate:
-    """A function of independent estimates, with its interval (MOVER): the effects of the ends of their
-    intervals add up as squares. An estimate without an interval counts as exact. Source: Zou & Donner,
+    """A function of independent estimates, with its interval (MOVER): the changes caused by the ends of their
+    intervals are added as squares. An estimate without an interval counts as exact. Source: Zou & Donner,
     Statistics in Medicine 27 (2008); Newcombe, Communications in Statistics 40 (2011)."""
     values = [part.value for part in parts]
     value = function(*values)
-    down = up = 0.0
+    down = up = 0.0  # squares of the distances from the value to its ends
     for index, part in enumerate(parts):
         ends = [value if end is None else end for end in (part.low, part.high)]
         moved = [function(*values[:index], end, *values[index + 1 :]) for end in ends]
@@ -55,46 +51,101 @@ def propagate(function: Callable[..., float], *parts: Estimate) -> Estimate:
     return Estimate(value, value - math.sqrt(down), value + math.sqrt(up), None, n, clusters)
 
 
-def rates(
+def measure_rates(
     present: Sequence[bool],
     verdicts: Sequence[bool | None],
     clusters: Sequence[Hashable],
     scores: Sequence[float | None] | None = None,
 ) -> Rates:
     """Rates from N cases of known truth. verdicts: None where unreadable; scores: soft ones of "present"."""
-    shares = []  # sensitivity, specificity
-    cases = [*zip(present, verdicts, clusters, scores or [None] * len(verdicts), strict=True)]
-    for kind in (True, False):
-        hits = [(v == kind, c) for truth, v, c, _ in cases if truth == kind and v is not None]
-        shares.append(statistics.bounded_mean([hit for hit, _ in hits], [cluster for _, cluster in hits]))
-    soft = [(score, truth, cluster) for truth, _, cluster, score in cases if score is not None]
-    auc = roc_auc(*zip(*soft, strict=True)) if soft else None
-    return Rates(shares[0], shares[1], auc, sum(verdict is None for verdict in verdicts))
+
+    def share_right(kind: bool) -> Estimate | None:
+        """Share of right verdicts among the present objects (True), or the absent ones (False)."""
+        used = [i for i, truth in enumerate(present) if truth == kind and verdicts[i] is not None]
+        return statistics.bounded_mean([verdicts[i] == kind for i in used], [clusters[i] for i in used])
+
+    auc = None
+    if scores is not None:
+        used = [i for i, score in enumerate(scores) if score is not None]
+        soft = [score for score in scores if score is not None]
+        auc = roc_auc(soft, [present[i] for i in used], [clusters[i] for i in used])
+    return Rates(share_right(True), share_right(False), auc, sum(verdict is None for verdict in verdicts))
+
+
+def roc_auc(scores: Sequence[float], truth: Sequence[bool], clusters: Sequence[Hashable]) -> Estimate | None:
+    """Area under the ROC curve, ties as half; None unless both kinds of truth occur. Standard error:
+    Obuchowski, Biometrics 53 (1997). The sample size is that of the rarer kind, which bounds the variance
+    (Birnbaum & Klose, Annals of Mathematical Statistics 28 (1957))."""
+    from scipy.stats import rankdata
+
+    x, positive = np.asarray(scores, dtype=np.float64), np.asarray(truth, dtype=bool)
+    n_up, n_down = int(positive.sum()), int((~positive).sum())
+    if not n_up or not n_down:
+        return None
+    inside = np.empty(len(x))  # (N,) ranks within the same kind
+    inside[positive], inside[~positive] = rankdata(x[positive]), rankdata(x[~positive])
+    beaten = rankdata(x) - inside  # (N,) samples of the other kind below, ties as half
+    wins = np.where(positive, beaten / n_down, 1 - beaten / n_up)  # (N,) share of pairs in the right order
+    value = float(wins[positive].mean())
+    influences = (wins - value) / np.where(positive, n_up, n_down)  # (N,)
+    numbers = number_clusters(clusters)
+    sizes = np.bincount(numbers)  # (G,)
+    return estimate_bounded(value, np.bincount(numbers, influences), sizes, min(n_up, n_down), 0.0)
+
+
+def reliability(
+    scores: Iterable[float], present: Iterable[bool], clusters: Iterable[Hashable], bins: int = 10
+) -> tuple[list[tuple[float, Estimate]], float]:
+    """Reliability diagram of soft scores, and the expected calibration error.
+
+    Returns (mean score, share present) for each non-empty bin of equal width over [0, 1], and the mean
+    distance of the two, weighted by cases. Source: Naeini et al., AAAI 2015.
+    """
+    x = np.array([float(score) for score in scores])  # (N,)
+    y, cluster_list = np.array(list(present), dtype=float), list(clusters)  # (N,) 1.0 for present
+    bin_of = np.clip((x * bins).astype(int), 0, bins - 1)  # (N,)
+    filled, error = [], 0.0
+    for index in np.unique(bin_of):
+        inside = np.flatnonzero(bin_of == index)
+        share = statistics.bounded_mean(y[inside].tolist(), [cluster_list[i] for i in inside])
+        assert share is not None
+        mean_score = float(x[inside].mean())
+        filled.append((mean_score, share))
+        error += len(inside) / len(x) * abs(mean_score - share.value)
+    return filled, error
+
+
+# --- corrected estimates ---------------------------------------------------------------------------------
+#: Smallest sensitivity + specificity - 1 for a correction, which divides by it: here errors grow fivefold.
+MIN_YOUDEN = 0.2
+#: Half-width that the labels should give an interval: a gap of 10 points between two such estimates is then
+#: found with probability 0.8 (the standard errors are 2.6 points each, and 3.6 of the gap).
+TARGET_HALF_WIDTH = 0.05
 
 
 @dataclass(frozen=True)
 class Corrected:
-    """A corrected estimate; its value is None if `refused` says why. n: its samples, if not those of the raw
-    estimate; needed: labels for an interval of -/+ `TARGET_HALF_WIDTH`, None if no number suffices."""
+    """A corrected estimate with its interval, or the reason why there is none."""
 
     value: float | None
     low: float | None
     high: float | None
-    refused: str = ""
-    n: int | None = None
-    needed: int | None = None
+    refused: str = ""  # the reason; the value is then None
+    n: int | None = None  # samples, if not those of the raw estimate
+    needed: int | None = None  # labels for an interval of -/+ `TARGET_HALF_WIDTH`; None: no number suffices
 
 
 def correct(
     judged: Estimate, judge: Rates, quantity: Literal["removal", "retention"] = "removal"
 ) -> Corrected:
-    """The share of objects really gone, from the share r that the judge no longer sees: (r + Se - 1) /
-    (Se + Sp - 1), if the judge errs on edited images as often as in its calibration. Refused where Se + Sp -
-    1 may be as low as `MIN_YOUDEN`. Source: Rogan & Gladen, American Journal of Epidemiology 107 (1978).
+    """Share of objects really gone, from the share r that the judge no longer sees: (r + Se - 1) /
+    (Se + Sp - 1), if the judge errs on edited images as often as in its calibration. Refused where
+    Se + Sp - 1 may be as low as `MIN_YOUDEN`. Source: Rogan & Gladen, American Journal of Epidemiology 107
+    (1978).
 
-    For Retention, the share of objects really still there, the rates swap. Objects that the judge saw before
-    the edit are easier to see: the calibrated sensitivity is at best a lower bound, and a share that is too
-    high for it is refused.
+    For Retention, the share of objects still there, the two rates swap. Objects that the judge saw before the
+    edit are easier to see: the calibrated sensitivity is at best a lower bound, and a share that is too high
+    for it is refused.
     """
     hit, reject = judge.specificity, judge.sensitivity  # P(counted | true), P(not counted | false)
     if quantity == "retention":
@@ -105,7 +156,7 @@ def correct(
     if youden.low <= MIN_YOUDEN:
         doubt = f"sensitivity + specificity - 1 is {youden.value:.2f} and may be as low as {youden.low:.2f}"
         return Corrected(None, None, None, f"{doubt}: this judge hardly tells present from absent")
-    return _clip(
+    return _clip_share(
         propagate(lambda r, yes, no: (r + no - 1) / (yes + no - 1), judged, hit, reject),
         f"{100 * judged.value:.1f} % cannot come from a judge with these error rates: it errs otherwise on "
         "these pictures than on those of the calibration",
@@ -113,8 +164,8 @@ def correct(
 
 
 def correct_difference(judged: Estimate, judge: Rates) -> Corrected:
-    """The difference of two true shares from the difference d of the shares that a judge sees: d / (Se + Sp -
-    1), clipped to [-1, 1]. Refused as `correct` is."""
+    """Difference of two true shares, from the difference d of the shares that a judge sees: d divided by
+    Se + Sp - 1, clipped to [-1, 1]. Refused as in `correct`."""
     youden = judge.youden
     if youden is None or youden.low is None or youden.low <= MIN_YOUDEN:
         return Corrected(None, None, None, "this judge hardly tells present from absent")
@@ -126,8 +177,8 @@ def correct_difference(judged: Estimate, judge: Rates) -> Corrected:
     return Corrected(value, low, high)
 
 
-def _clip(share_estimate: Estimate, impossible: str, n: int | None = None) -> Corrected:
-    """A share, clipped to [0, 1], and its interval moved with it. Refused with the text `impossible` if the
+def _clip_share(share_estimate: Estimate, impossible: str, n: int | None = None) -> Corrected:
+    """A share clipped to [0, 1], and its interval moved with it. Refused for the reason `impossible` if the
     interval lies outside [0, 1]."""
     value, low, high = share_estimate.value, share_estimate.low, share_estimate.high
     assert low is not None
@@ -142,12 +193,14 @@ def _clip(share_estimate: Estimate, impossible: str, n: int | None = None) -> Co
 def prediction_powered(
     judged: Mapping[str, float | None], labels: Mapping[str, float], cluster_of: Mapping[str, Hashable]
 ) -> Corrected:
-    """The mean of the truth in [0, 1], from a judge's verdicts on all samples and people's labels on some.
+    """Mean of the truth in [0, 1], from a judge's verdicts on all samples and people's labels on some.
 
-    mean(label - w verdict) over the labelled samples, drawn at random, + w mean(verdict) over the others,
-    with the weight w of least variance; only the mean of the labels if its interval is narrower. Source:
-    Angelopoulos et al., "Prediction-powered inference", Science 382 (2023), and "PPI++", arXiv:2311.01453.
+    It is mean(label - w verdict) over the labelled samples, drawn at random, + w mean(verdict) over the
+    others, with the weight w of least variance; or the mean of the labels if its interval is narrower.
+    Source: Angelopoulos et al., "Prediction-powered inference", Science 382 (2023), and "PPI++",
+    arXiv:2311.01453.
     """
+    # Samples with label and verdict, samples with a verdict only, and the weight.
     scored = {key: value for key, value in judged.items() if value is not None}
     common = [key for key in labels if key in scored]
     if not common:
@@ -156,30 +209,31 @@ def prediction_powered(
     truth = np.array([labels[key] for key in common])  # (n,) labels
     judged_common = np.array([scored[key] for key in common])  # (n,) verdicts
     judged_others = np.array([scored[key] for key in others])  # (m,) verdicts
-    clusters, other_clusters = ([cluster_of[key] for key in part] for part in (common, others))
+    clusters, other_clusters = [cluster_of[key] for key in common], [cluster_of[key] for key in others]
     weight = _tune_weight(truth, judged_common, judged_others, number_clusters([*clusters, *other_clusters]))
     impossible = (
         "the labels contradict the judge by more than there can be: are they a random part of the samples?"
     )
 
+    # Plain: the labels alone. Tuned: labels and verdicts.
     label_mean = statistics.bounded_mean(truth, clusters)
     assert label_mean is not None
     needed = _labels_needed(label_mean, 0.0, len(scored))
-    plain = replace(_clip(label_mean, impossible, len(common)), needed=needed)
+    plain = replace(_clip_share(label_mean, impossible, len(common)), needed=needed)
     others_mean = statistics.bounded_mean(judged_others, other_clusters)
     shift = statistics.bounded_mean(truth - weight * judged_common, clusters, -1.0, 1.0, yes_no=True)
     if not weight or others_mean is None or shift is None:
         return plain
     total = propagate(lambda moved, mean: moved + weight * mean, shift, others_mean)
-    tuned = _clip(total, impossible, len(common))
+    tuned = _clip_share(total, impossible, len(common))
     if not tuned.refused and _width(tuned) >= _width(plain):
         return plain
     return replace(tuned, needed=_labels_needed(shift, weight * _width(others_mean) / 2, len(scored)))
 
 
 def _tune_weight(truth: np.ndarray, judged: np.ndarray, others: np.ndarray, numbers: np.ndarray) -> float:
-    """The weight in [0, 1] of least cluster-robust variance of mean(truth) + w (mean(others) - mean(judged));
-    0 with fewer than `ENOUGH` labelled clusters, whose variance is too uncertain.
+    """Weight w in [0, 1] of least cluster-robust variance of mean(truth) + w (mean(others) - mean(judged)); 0
+    with fewer than `ENOUGH` labelled clusters, whose variance is too uncertain.
 
     truth, judged, others  Labels (n,), verdicts on the same samples (n,) and on the others (m,).
     numbers                (n + m,) int64, the cluster of every sample.
@@ -187,12 +241,23 @@ def _tune_weight(truth: np.ndarray, judged: np.ndarray, others: np.ndarray, numb
     count = len(truth)
     if not len(others) or len(np.unique(numbers[:count])) < ENOUGH:
         return 0.0
-    # (n + m,): the part of every sample in mean(judged) - mean(others); below (G,) by cluster
+    # Part of every sample in mean(judged) - mean(others), (n + m,); its sums by cluster, (G,).
     parts = np.concatenate([(judged - judged.mean()) / count, (others.mean() - others) / len(others)])
-    verdicts = np.bincount(numbers, parts)
-    labels = np.bincount(numbers[:count], (truth - truth.mean()) / count, len(verdicts))
+    verdicts = np.bincount(numbers, parts)  # (G,)
+    labels = np.bincount(numbers[:count], (truth - truth.mean()) / count, len(verdicts))  # (G,)
     variance = float(verdicts @ verdicts)
     return min(1.0, max(0.0, float(labels @ verdicts) / variance)) if variance else 0.0
+
+
+def _labels_needed(labelled: Estimate, fixed: float, samples: int) -> int | None:
+    """Number of labels for a half-width of `TARGET_HALF_WIDTH`; None if `samples` do not suffice. The
+    half-width due to the labels shrinks with the root of their number; `fixed`, due to the other verdicts,
+    stays."""
+    remaining = TARGET_HALF_WIDTH**2 - fixed**2
+    if remaining <= 0:
+        return None
+    needed = math.ceil(labelled.n * (_width(labelled) / 2) ** 2 / remaining)
+    return needed if needed <= samples else None
 
 
 def _width(interval: Corrected | Estimate) -> float:
@@ -201,46 +266,20 @@ def _width(interval: Corrected | Estimate) -> float:
     return interval.high - interval.low
 
 
-def _labels_needed(labelled: Estimate, fixed: float, samples: int) -> int | None:
-    """Number of labels for a half-width of `TARGET_HALF_WIDTH`; None if `samples` do not suffice. The
-    part of the labels shrinks with the root of their number, that of the other verdicts, `fixed`, stays."""
-    remaining = TARGET_HALF_WIDTH**2 - fixed**2
-    if remaining <= 0:
-        return None
-    needed = math.ceil(labelled.n * (_width(labelled) / 2) ** 2 / remaining)
-    return needed if needed <= samples else None
-
-
-def reliability(
-    scores: Iterable[float], present: Iterable[bool], clusters: Iterable[Hashable], bins: int = 10
-) -> tuple[list[tuple[float, Estimate]], float]:
-    """([(mean soft score, share present)] of non-empty bins of equal width over [0, 1]; the expected
-    calibration error: their mean distance, weighted by cases). Source: Naeini et al., AAAI 2015."""
-    x = np.array([float(score) for score in scores])  # (N,)
-    y, cluster_list = np.array(list(present), dtype=float), list(clusters)  # (N,) 1.0 for present
-    bin_of = np.clip((x * bins).astype(int), 0, bins - 1)  # (N,)
-    filled, error = [], 0.0
-    for index in np.unique(bin_of):
-        inside = np.flatnonzero(bin_of == index)
-        share = statistics.bounded_mean(y[inside].tolist(), [cluster_list[i] for i in inside])
-        assert share is not None
-        filled.append((float(x[inside].mean()), share))
-        error += len(inside) / len(x) * abs(filled[-1][0] - share.value)
-    return filled, error
-
-
+# --- agreement of judges ---------------------------------------------------------------------------------
 def cohen_kappa(
     first: Mapping[str, float | None], second: Mapping[str, float | None], cluster_of: Mapping[str, Hashable]
 ) -> Estimate | None:
     """Agreement of two judges beyond chance, in any categories: (p_o - p_e) / (1 - p_e), p_o the share of
-    equal verdicts, p_e its expectation by chance. None where it does not exist. Source: Cohen, Educational
-    and Psychological Measurement 20 (1960)."""
-    *values, clusters = pairs(first, second, cluster_of)
+    equal verdicts, p_e its expectation by chance. None without samples, or if p_e is 1. Source: Cohen,
+    Educational and Psychological Measurement 20 (1960)."""
+    first_values, second_values, clusters = pairs(first, second, cluster_of)  # (n,) each
     if not clusters:
         return None
-    categories, codes = np.unique(np.concatenate(values), return_inverse=True)  # (C,), (2 n,)
+    both = np.concatenate([first_values, second_values])
+    categories, codes = np.unique(both, return_inverse=True)  # (C,), (2 n,)
     count, (x, y) = len(categories), np.split(codes, 2)
-    table = np.eye(count * count)[x * count + y]  # (n, C * C): the cell of every pair
+    table = np.eye(count * count)[x * count + y]  # (n, C * C) one-hot: the cell of every pair
     return _jackknife(_kappa, table, clusters)
 
 
@@ -265,9 +304,10 @@ def krippendorff_alpha(
     """
     categories = sorted({value for judge in verdicts for value in judge.values() if value is not None})
     ids = list(dict.fromkeys(key for judge in verdicts for key in judge))
-    columns = (np.array([*map(judge.get, ids)], dtype=np.float64) for judge in verdicts)
-    is_category = (column[:, None] == np.array(categories) for column in columns)  # (U, C) each
-    counts = sum(is_category, np.zeros((len(ids), 1)))
+    counts = np.zeros((len(ids), len(categories)))  # (U, C) verdicts of each category per sample
+    for judge in verdicts:
+        column = np.array([judge.get(key) for key in ids], dtype=np.float64)  # (U,) None becomes NaN
+        counts += column[:, None] == np.array(categories)
     size = counts.sum(1)  # (U,) verdicts per sample
     used = size >= 2
     if not used.any():
@@ -289,9 +329,11 @@ def _alpha(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _jackknife(
     function: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], table: np.ndarray, clusters: Clusters
 ) -> Estimate | None:
-    """An estimate in [-1, 1] from the sums of a table, (n, D); None for NaN. Leaves out every cluster once;
-    an estimate that then does not exist counts as -1. function: (B, D) sums -> (B,) estimates, and (B,) the
-    disagreement of chance."""
+    """An estimate in [-1, 1] from the column sums of a table, (n, D), with the error of leaving out each
+    cluster once; None for NaN. An estimate that does not exist without a cluster counts as -1.
+
+    function  (B, D) sums -> (B,) estimates, and (B,) the disagreement of chance.
+    """
     numbers = number_clusters(clusters)
     sums = np.stack([np.bincount(numbers, column) for column in table.T], 1)  # (G, D)
     total = sums.sum(0)[None]
@@ -303,24 +345,3 @@ def _jackknife(
     influences = np.nan_to_num(leave_one_out, nan=-1.0, neginf=-1.0) - value  # (G,)
     n, sizes = len(table) * min(1.0, 2 * float(chance)), np.bincount(numbers)
     return estimate_bounded(float(value), influences * (len(sizes) - 1) / len(sizes), sizes, n, -1.0)
-
-
-def roc_auc(scores: Sequence[float], truth: Sequence[bool], clusters: Sequence[Hashable]) -> Estimate | None:
-    """Area under the ROC curve, with ties as half; None unless both kinds occur. Standard error: Obuchowski,
-    Biometrics 53 (1997). The sample size is that of the rarer kind, which bounds the variance (Birnbaum &
-    Klose, Annals of Mathematical Statistics 28 (1957))."""
-    from scipy.stats import rankdata
-
-    x, positive = np.asarray(scores, dtype=np.float64), np.asarray(truth, dtype=bool)
-    n_up, n_down = int(positive.sum()), int((~positive).sum())
-    if not n_up or not n_down:
-        return None
-    inside = np.empty(len(x))  # (N,) ranks within the same kind
-    inside[positive], inside[~positive] = rankdata(x[positive]), rankdata(x[~positive])
-    beaten = rankdata(x) - inside  # (N,) samples of the other kind below, ties as half
-    wins = np.where(positive, beaten / n_down, 1 - beaten / n_up)  # (N,) share of pairs in the right order
-    value = float(wins[positive].mean())
-    influences = (wins - value) / np.where(positive, n_up, n_down)  # (N,)
-    numbers = number_clusters(clusters)
-    sizes = np.bincount(numbers)  # (G,)
-    return estimate_bounded(value, np.bincount(numbers, influences), sizes, min(n_up, n_down), 0.0)

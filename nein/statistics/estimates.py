@@ -1,17 +1,17 @@
-"""Estimates with 95 % intervals and paired tests, clustered by source image, the independent unit.
+"""Estimate means, differences and ratios with 95 % intervals, and test paired differences.
+
+Values are clustered by source image, the independent unit; unscored ones (None) never enter. Intervals:
 
 - a share: Clopper-Pearson at the effective size;
 - a mean of values in a range, with `ENOUGH` source images: Wilson with t at the effective size;
 - a paired difference of these: Bonett-Price at the same sizes; a ratio: Bonett-Price's for ratios;
-- a mean without a useful range (L1, LPIPS, a cosine): Student's t with the cluster-robust standard error;
-- p of a difference: from its interval.
+- a mean without a useful range (L1, LPIPS, a cosine): Student's t with the cluster-robust standard error.
 
-Sources and coverage: docs/explanation/statistics.md. Unscored values (None) never enter.
+The p of a difference is that of its interval. Sources and coverage: docs/explanation/statistics.md.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,44 +19,43 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-Ends: TypeAlias = tuple[Any, Any]
+Clusters: TypeAlias = Sequence[Hashable]  # the source image of every value
+Ends: TypeAlias = tuple[Any, Any]  # low and high end of an interval, floats or arrays
 
 LEVEL = 0.95
 Z = 1.959963984540054  # the 97.5 % quantile of the normal distribution
-#: Prior intraclass correlation of samples of an image, with the weight of one image of dissenting samples.
+#: Intraclass correlation assumed before the data, with the weight of one image of dissenting samples.
 ALIKE = 0.6
-#: Least source images whose variance gives the interval of values in a range; with fewer, coverage would be
+#: Fewest source images whose variance gives the interval of values in a range. With fewer, coverage would be
 #: below 95 %, and values count as yes and no.
 ENOUGH = 13
-Clusters: TypeAlias = Sequence[Hashable]  # of every value, by name
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its 95 % interval (None for a mean of one cluster, or of clusters that all agree).
-
-    standard_error  Cluster-robust; None with one cluster.
-    n, clusters     Values and distinct clusters that entered.
-    """
+    """A number with its 95 % interval (None for a mean of one cluster, or of clusters that all agree)."""
 
     value: float
     low: float | None
     high: float | None
-    standard_error: float | None
-    n: int
-    clusters: int
+    standard_error: float | None  # cluster-robust; None with one cluster
+    n: int  # values that entered
+    clusters: int  # distinct clusters of these
+
+
+# --- means -----------------------------------------------------------------------------------------------
 
 
 def mean(values: Sequence[float] | np.ndarray, clusters: Clusters) -> Estimate | None:
-    """Mean, or None for no values: m -/+ t_{G-1, 0.975} SE with SE^2 = G / (G - 1) * sum_g e_g^2 / n^2, e_g
-    the sum of residuals of cluster g (CR1). Source: Cameron & Miller, Journal of Human Resources 50 (2015),
-    eq. 11-12."""
+    """Mean of values without a range; None for no values. Interval: m -/+ t_{G-1, 0.975} SE, where SE^2 is
+    G / (G - 1) * sum_g e_g^2 / n^2, e_g the sum of residuals of cluster g (CR1). Source: Cameron & Miller,
+    Journal of Human Resources 50 (2015), eq. 11-12."""
     if not len(values):
         return None
     x = np.asarray(values, dtype=np.float64)
     value = float(x.mean())
-    sums = np.bincount(number_clusters(clusters), x - value)
-    error = _error(sums / len(x), float(np.abs(x).max()))
+    sums = np.bincount(number_clusters(clusters), x - value)  # (G,) sums of residuals
+    error = _robust_error(sums / len(x), float(np.abs(x).max()))
     if not error:
         return Estimate(value, None, None, error, len(x), len(sums))
     reach = _reach(len(sums) - 1) * error
@@ -72,9 +71,9 @@ def bounded_mean(
     *,
     yes_no: bool = False,
 ) -> Estimate | None:
-    """sum w x / sum w of values in [low, high], (n,); None for no values. Interval: Clopper-Pearson at the
-    effective size, or Wilson (`ENOUGH`); for a negative `low`, of paired differences, Bonett-Price. yes_no:
-    values inside the range count as verdicts, too, of which few dissent."""
+    """Weighted mean of values in [low, high], (n,); None for no values. Interval, at the effective size:
+    Clopper-Pearson, Wilson (see `ENOUGH`), or Bonett-Price for a negative `low` (paired differences).
+    yes_no: values inside the range count as yes and no, too."""
     return _estimate_range(values, clusters, low, high, weights, yes_no=yes_no)[0]
 
 
@@ -87,7 +86,7 @@ def _estimate_range(
     *,
     yes_no: bool = False,
 ) -> tuple[Estimate | None, float | None]:
-    """`bounded_mean`, and the two-sided p of zero difference, from its interval."""
+    """`bounded_mean`, and of paired differences the two-sided p of no difference, from the interval."""
     x = np.asarray(values, dtype=np.float64)
     w = np.ones(len(x)) if weights is None else np.asarray(weights, dtype=np.float64)
     total = float(w.sum())
@@ -95,12 +94,12 @@ def _estimate_range(
         return None, None
     if x.size and not (x.min() >= low and x.max() <= high):
         raise AssertionError(f"values from {x.min()} to {x.max()} are not within [{low}, {high}]")
-    # The unit range: differences in [-1, 1], other values in [0, 1]; weights of sum 1.
+    # Scale to the unit range: differences to [-1, 1], other values to [0, 1]; weights to sum 1.
     scale, offset = (max(high, -low), 0.0) if low < 0 else (high - low, low)
     x, w = (x - offset) / scale, w / total  # (n,), (n,)
     value = min(1.0, max(-1.0, float((w * total) @ x) / total))  # clips the last bit of a weighted mean
-    up, down = float(w @ np.maximum(x, 0)), float(w @ np.maximum(-x, 0))
-    binary = up + down - value**2
+    up, down = float(w @ np.maximum(x, 0)), float(w @ np.maximum(-x, 0))  # parts above and below 0
+    binary = up + down - value**2  # variance if all values were -1, 0 or 1, with the same parts
     graded = not yes_no and bool(np.any((x != 0) & (np.abs(x) != 1) & (w > 0)))
     sample = _independent(w * (x - value), w, clusters, binary, graded=graded)
     n = int((w > 0).sum())
@@ -118,7 +117,7 @@ def _estimate_range(
 
 
 def _reach(freedom: int | None) -> float:
-    """Half-width of an interval in standard errors, by Student's t or the normal distribution."""
+    """Half-width of an interval in standard errors. freedom: of Student's t; None: normal distribution."""
     if freedom is None:
         return Z
     from scipy.special import stdtrit
@@ -126,18 +125,18 @@ def _reach(freedom: int | None) -> float:
     return float(stdtrit(freedom, (1 + LEVEL) / 2))
 
 
+# --- effective size: clustered values as independent ones ------------------------------------------------
 @dataclass(frozen=True)
 class _Independent:
-    """Clustered values as independent ones: effective size, cluster-robust standard error, number of
-    clusters; degrees of freedom of t, None for the normal distribution."""
+    """Independent values with the same information as the clustered ones."""
 
-    size: float
-    error: float | None
+    size: float  # effective size
+    error: float | None  # cluster-robust standard error
     clusters: int
-    freedom: int | None = None
+    freedom: int | None = None  # of Student's t; None for the normal distribution
 
     def estimate(self, value: float, ends: Ends, n: int, scale: float = 1.0, offset: float = 0.0) -> Estimate:
-        """The estimate in the unit of the input; its interval is widened to hold the value."""
+        """Estimate in the unit of the input; the interval is widened to hold the value."""
         value, low, high = (offset + scale * float(x) for x in (value, *ends))
         error = None if self.error is None else scale * self.error
         return Estimate(value, min(value, low), max(value, high), error, n, self.clusters)
@@ -151,13 +150,19 @@ def _independent(
     n: float | None = None,
     graded: bool = False,
 ) -> _Independent:
-    """parts: the part of every value in the error, (n,); shares: its weight, (n,), of sum 1; binary: see
-    `effective_size`; n: size of an unpaired difference, whose sides may be alike in a cluster (default:
-    Kish's size of unequal weights)."""
+    """Effective size and standard error of an estimate.
+
+    parts   (n,) part of every value in the error; their sum is 0.
+    shares  (n,) weight of every value, of sum 1.
+    binary  See `effective_size`.
+    n       Size of an unpaired difference, whose sides may be alike in a cluster; default: Kish's size of
+            unequal weights.
+    graded  Whether values lie inside the range: the degrees of freedom are then those of t.
+    """
     numbers = number_clusters(clusters)
     pulls, sizes = np.bincount(numbers, parts), np.bincount(numbers, shares)  # (G,), (G,)
     pulls, sizes = pulls[sizes > 0], sizes[sizes > 0]
-    error = _error(pulls, 1.0)
+    error = _robust_error(pulls, 1.0)
     size = n or 1 / float(shares @ shares)
     spread, robust = size * float(parts @ parts), None if error is None else size * error**2
     if n and robust is not None:
@@ -169,10 +174,13 @@ def _independent(
 
 
 def estimate_bounded(value: float, pulls: np.ndarray, sizes: np.ndarray, n: float, low: float) -> Estimate:
-    """An estimate in [low, 1] that is no mean. pulls: the part of every cluster in its error, (G,); sizes:
-    its samples, (G,); n: the number of yes/no samples with at most this variance."""
+    """An estimate in [low, 1] that is not a mean (kappa, AUC), with Clopper-Pearson's interval.
+
+    pulls, sizes  (G,) each: the part of every cluster in the error, and its number of samples.
+    n             Number of yes/no samples with at most this variance.
+    """
     scale, count = 1 - low, int(sizes.sum())
-    share, error = (value - low) / scale, _error(pulls / scale, 1.0)
+    share, error = (value - low) / scale, _robust_error(pulls / scale, 1.0)
     robust, binary = None if error is None else n * error**2, share * (1 - share)
     spread = binary if robust is None else robust
     size = effective_size(n, float(sizes @ sizes) / count, binary, spread, robust)
@@ -180,8 +188,9 @@ def estimate_bounded(value: float, pulls: np.ndarray, sizes: np.ndarray, n: floa
     return _Independent(float(size), error, len(sizes)).estimate(share, ends, count, scale, low)
 
 
-def _error(parts: np.ndarray, size: float) -> float | None:
-    """Cluster-robust standard error from the part of every cluster, (G,); 0 if all are rounding errors."""
+def _robust_error(parts: np.ndarray, size: float) -> float | None:
+    """Cluster-robust standard error from the part of every cluster in the error, (G,); None for one cluster,
+    0 if all are rounding errors of values of this size."""
     count = len(parts)
     if count < 2:
         return None
@@ -192,36 +201,38 @@ def _error(parts: np.ndarray, size: float) -> float | None:
 def pairs(
     first: Mapping[str, float | None], second: Mapping[str, float | None], cluster_of: Mapping[str, Hashable]
 ) -> tuple[np.ndarray, np.ndarray, list[Hashable]]:
-    """The values of both, (n,) each, and the clusters, of the ids that are scored in both."""
-    x, y = (np.array([*map(side.get, first)], dtype=np.float64) for side in (first, second))
+    """Values of both sides, (n,) each, and clusters, over the ids that are scored in both."""
+    x = np.array([*first.values()], dtype=np.float64)  # None becomes NaN
+    y = np.array([second.get(key) for key in first], dtype=np.float64)
     is_scored = ~(np.isnan(x) | np.isnan(y))
-    return x[is_scored], y[is_scored], [*map(cluster_of.__getitem__, itertools.compress(first, is_scored))]
+    ids = [key for key, scored in zip(first, is_scored, strict=True) if scored]
+    return x[is_scored], y[is_scored], [cluster_of[key] for key in ids]
 
 
 def difference_of_means(
     first: Mapping[Hashable, float], second: Mapping[Hashable, float], cluster_of: Mapping[Hashable, Hashable]
 ) -> Estimate | None:
-    """Mean of `first` minus mean of `second`, values in [0, 1] by id; None if one is empty. Paired for equal
-    ids; else with Agresti-Caffo's interval at the effective sizes, and `n` of the larger one."""
+    """Mean of `first` minus mean of `second`, values in [0, 1] by id; None if one is empty. Equal ids are
+    paired; others get Agresti-Caffo's interval at the effective sizes, and the `n` of the larger side."""
     if not first or not second:
         return None
-    x, y = (np.fromiter(side.values(), np.float64, len(side)) for side in (first, second))
+    x, y = (np.array([*side.values()], dtype=np.float64) for side in (first, second))
     clusters = [cluster_of[key] for side in (first, second) for key in side]
     if first.keys() == second.keys():
-        paired = np.fromiter((second[key] for key in first), np.float64, len(x))
+        paired = np.array([second[key] for key in first], dtype=np.float64)
         return bounded_mean(x - paired, clusters[: len(x)], -1.0, 1.0)
     mean_x, mean_y, n = float(x.mean()), float(y.mean()), max(len(x), len(y))
     parts = np.concatenate([(x - mean_x) / len(x), (mean_y - y) / len(y)])
     shares = np.concatenate([np.full(len(x), 0.5 / len(x)), np.full(len(y), 0.5 / len(y))])  # (n_x + n_y,)
     binary = n * (mean_x * (1 - mean_x) / len(x) + mean_y * (1 - mean_y) / len(y))
     independent = _independent(parts, shares, clusters, binary, n)
-    effect = n / independent.size
+    effect = n / independent.size  # design effect
     ends = agresti_caffo(mean_x, len(x) / effect, mean_y, len(y) / effect)
     return independent.estimate(mean_x - mean_y, ends, n)
 
 
 def pairs_ratio(above: np.ndarray, below: np.ndarray, clusters: Clusters) -> Estimate | None:
-    """mean(above) / mean(below) of pairs, (n,) float64 in [0, 1]; None if the denominator is 0."""
+    """Ratio of means of pairs, mean(above) / mean(below), each (n,) in [0, 1]; None if `below` is all 0."""
     if not below.sum():
         return None
     top, bottom, mean_both = float(above.mean()), float(below.mean()), float((above * below).mean())
@@ -234,6 +245,13 @@ def pairs_ratio(above: np.ndarray, below: np.ndarray, clusters: Clusters) -> Est
     ratio = independent.estimate(value, ends, n)
     error = ratio.standard_error
     return replace(ratio, standard_error=None if error is None else error * scale / bottom)
+
+
+# --- paired tests ----------------------------------------------------------------------------------------
+POWER = 0.8  # probability of finding a difference, for `detectable` and `needed`
+FEWEST = 6  # clusters for which p can be below 5 %, 2 / 2^6
+#: A mean of differences below this part of the largest counts as 0: additions in another order give it.
+ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
@@ -255,19 +273,16 @@ class PairedTest:
     needed: int | None
 
 
-POWER = 0.8
-FEWEST = 6  # clusters for which p can be below 5 %, 2 / 2^6
-#: A mean of differences below this part of the largest is 0 but for the order of additions.
-ROUNDING = 1e-12
-
-
 def pairs_test(
     first: np.ndarray, second: np.ndarray, clusters: Clusters, span: float | None = 1.0
 ) -> PairedTest | None:
-    """The test of two values of the same samples, (n,) each; None without samples. span: the largest possible
+    """Test of two values of the same samples, (n,) each; None without samples. span: the largest possible
     difference; None for values without a useful range (`mean`)."""
     apart, p, least = first - second, None, None
-    difference, p = _estimate_range(apart, clusters, -span, span) if span else (mean(apart, clusters), None)
+    if span:
+        difference, p = _estimate_range(apart, clusters, -span, span)
+    else:
+        difference = mean(apart, clusters)
     if difference is None:
         return None
     if p is not None:
@@ -285,8 +300,8 @@ def pairs_test(
 
 
 def _power(difference: Estimate, equal: bool) -> tuple[float | None, int | None]:
-    """(detectable, needed) of the t test, (z + z_power)^2 SE^2 G / d^2 + z^2 / 2 clusters. Source: Guenther,
-    The American Statistician 35 (1981)."""
+    """`detectable` and `needed` of the t test: (z + z_power)^2 SE^2 G / d^2 + z^2 / 2 clusters. Source:
+    Guenther, The American Statistician 35 (1981)."""
     from scipy.special import ndtri
 
     error, count = difference.standard_error, difference.clusters
@@ -300,7 +315,7 @@ def _power(difference: Estimate, equal: bool) -> tuple[float | None, int | None]
 
 
 def p_value(deviation: float, freedom: int | None) -> float:
-    """Two-sided p of a deviation in standard errors, by Student's t or the normal distribution."""
+    """Two-sided p of a deviation in standard errors. freedom: of Student's t; None: normal distribution."""
     from scipy.special import ndtr, stdtr
 
     below = ndtr(-abs(deviation)) if freedom is None else stdtr(freedom, -abs(deviation))
@@ -316,19 +331,17 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def number_clusters(clusters: Clusters) -> np.ndarray:
-    """(n,) int64: the number of each value's cluster, from 0 in order of first appearance."""
+    """Number of each value's cluster, (n,) int64, from 0 in order of first appearance."""
     numbers: dict[Hashable, int] = {}
     return np.fromiter((numbers.setdefault(name, len(numbers)) for name in clusters), np.int64)
 
 
-# --- intervals at the effective size, of numbers or arrays, within the range -------------------------------
-
-
+# --- formulas at the effective size, for numbers or arrays -----------------------------------------------
 def effective_size(n: Any, usual: Any, binary: Any, spread: Any, robust: Any, *, graded: bool = False) -> Any:
-    """The number of independent yes/no samples with the same information: n / design effect.
+    """Number of independent yes/no samples with the same information: n / design effect.
 
     n       Samples.
-    usual   Mean samples in the image of a random sample, sum b^2 / sum b over images of b samples.
+    usual   Mean number of samples in the image of a random sample: sum b^2 / sum b, b of each image.
     binary  Variance of a value if all values were at the ends of their range, with the same mean.
     spread  Variance of a value.
     robust  n times the cluster-robust variance of the mean; None for one image.
@@ -341,11 +354,9 @@ def effective_size(n: Any, usual: Any, binary: Any, spread: Any, robust: Any, *,
     usual = np.maximum(usual, 1.0)
     dissent, assumed = n * binary, 1 + (usual - 1) * ALIKE
     with np.errstate(invalid="ignore", divide="ignore"):
-        alike = (
-            usual
-            if robust is None
-            else np.clip(np.nan_to_num(np.divide(robust, spread), nan=1.0), 1.0, usual)
-        )
+        alike = usual
+        if robust is not None:
+            alike = np.clip(np.nan_to_num(np.divide(robust, spread), nan=1.0), 1.0, usual)
         observed = np.nan_to_num(np.divide(spread, binary) * alike, nan=1.0)
         assumed *= spread / binary if graded else 1.0
     return n * (dissent + usual) / (dissent * observed + usual * assumed)
@@ -361,10 +372,10 @@ def clopper_pearson(share: Any, n: Any) -> Ends:
     return low, high
 
 
-def bonett_price(up: Any, down: Any, n: Any) -> Ends:
-    """(middle, standard error) of a paired difference up - down, the shares of +1 and -1 among n pairs, with
-    a pair added to each. Source: Bonett & Price, Journal of Educational and Behavioral Statistics 37
-    (2012)."""
+def bonett_price(up: Any, down: Any, n: Any) -> tuple[Any, Any]:
+    """Middle and standard error (not ends) of a paired difference up - down, the shares of +1 and -1 among n
+    pairs, with a pair added to each. Source: Bonett & Price, Journal of Educational and Behavioral Statistics
+    37 (2012)."""
     more, less = (np.multiply(up, n) + 1) / (n + 2), (np.multiply(down, n) + 1) / (n + 2)
     middle = more - less
     return middle, np.sqrt((more + less - middle**2) / (n + 2))
@@ -385,8 +396,9 @@ def bonett_price_ratio(n_both: Any, n_first: Any, n_second: Any) -> Ends:
     apart = np.sqrt((n_first + n_second + 2) / ((above + 1) * (below + 1)))
     weights = [np.sqrt((1 - (x + 1) / (n + 2)) / (x + 1)) for x in (above, below)]
     z = Z * apart / (weights[0] + weights[1])
-    (low, high), (least, most) = (wilson(x, n, z) for x in (above, below))
-    return low / most, high / least
+    low_above, high_above = wilson(above, n, z)
+    low_below, high_below = wilson(below, n, z)
+    return low_above / high_below, high_above / low_below
 
 
 def wilson(yes: Any, n: Any, z: Any) -> Ends:

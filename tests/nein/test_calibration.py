@@ -29,7 +29,7 @@ def keyed(*columns):
 def test_rates_by_hand():
     present = [True, True, True, True, False, False, False]
     verdicts = [True, True, False, None, False, True, False]
-    found = calibration.rates(present, verdicts, list("abcdefg"), [0.9, 0.8, 0.4, None, 0.3, 0.85, 0.1])
+    found = calibration.measure_rates(present, verdicts, "abcdefg", [0.9, 0.8, 0.4, None, 0.3, 0.85, 0.1])
     assert found.sensitivity.value == found.specificity.value == pytest.approx(2 / 3)
     assert found.n_unscored == 1
     assert found.auc.value == pytest.approx(7 / 9)  # of nine pairs 0.8 and 0.4 lose to 0.85
@@ -87,7 +87,7 @@ def test_corrected_removal_covers_the_truth_with_clusters(sensitivity, specifici
     for _ in range(400):
         truth, names = rng.uniform(size=240) < 0.5, np.arange(240) // 3
         said = judged(rng, truth, sensitivity, specificity)
-        rates = calibration.rates(truth.tolist(), said.tolist(), names.tolist())
+        rates = calibration.measure_rates(truth.tolist(), said.tolist(), names.tolist())
         source = clusters(rng, 120)
         # Samples of one image are alike: each image has its own chance of removal, with the mean wanted.
         chance = rng.beta(2 * removal, 2 * (1 - removal), 120)[source]

@@ -63,7 +63,7 @@ class Calibration:
         rows = [row for row in rows if role is None or not row["present"] or row["role"] == role]
         present, verdicts = [row["present"] for row in rows], [row[f"verdict_{protocol}"] for row in rows]
         clusters, scores = [row["cluster"] for row in rows], [row["score"] for row in rows]
-        return calibration.rates(present, verdicts, clusters, scores)
+        return calibration.measure_rates(present, verdicts, clusters, scores)
 
 
 def load(folders: Sequence[Path], explicit: bool) -> list[Calibration]:
@@ -319,6 +319,6 @@ def _compare_with_people(
                 yield figure(same, unit="%", statistic="same", **labels)
                 sure = part[part["people"] != 0.5]  # without ties of the raters
                 present, seen = sure["people"] < 0.5, sure["value"] == 0  # by people, by the judge
-                rates = calibration.rates(present.tolist(), seen.tolist(), sure["source"].tolist())
+                rates = calibration.measure_rates(present.tolist(), seen.tolist(), sure["source"].tolist())
                 for statistic in ("sensitivity", "specificity"):
                     yield figure(getattr(rates, statistic), unit="%", statistic=statistic, **labels)
