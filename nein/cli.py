@@ -27,15 +27,15 @@ COMMANDS: dict[str, Command] = {
     "eval": Command(
         "evaluate image editors on negative instructions (NeIn)",
         "nein.benchmarks.nein.config:EvalConfig", "nein.benchmarks.nein.run:NEIN", shared=True,
-        announces="nein.benchmarks.progress:lines"),
+        announces="nein.benchmarks.progress:estimate_requests"),
     "rewriters": Command(
         "measure what rewriters make of negative instructions",
         "nein.benchmarks.rewriters_config:RewritersConfig", "nein.benchmarks.rewriters:REWRITERS",
-        shared=True, announces="nein.benchmarks.progress:lines"),
+        shared=True, announces="nein.benchmarks.progress:estimate_requests"),
     "generators": Command(
         "evaluate text-to-image models on prompts that deny something",
         "nein.benchmarks.generators_config:GeneratorsConfig", "nein.benchmarks.generators:GENERATORS",
-        shared=True, announces="nein.benchmarks.progress:lines"),
+        shared=True, announces="nein.benchmarks.progress:estimate_requests"),
     "grid": Command(
         "draw samples and their edits in one image",
         "nein.benchmarks.nein.config:GridConfig", "nein.benchmarks.nein.grid:draw_grid"),
@@ -93,7 +93,7 @@ COMMANDS: dict[str, Command] = {
     "negbench eval": Command(
         "evaluate CLIP-like and generative models (NegBench)",
         "nein.benchmarks.negbench.config:EvalConfig", "nein.benchmarks.negbench.runs:NEGBENCH", shared=True,
-        announces="nein.benchmarks.progress:lines"),
+        announces="nein.benchmarks.progress:estimate_requests"),
     "negbench judge": Command(
         "check whether retrieved images really lack the object",
         "nein.judges.config:RetrievedConfig", "nein.judges.retrieved:run"),
@@ -109,7 +109,7 @@ COMMANDS: dict[str, Command] = {
     "negvqa": Command(
         "evaluate vision-language models on negated questions",
         "nein.benchmarks.negvqa.config:NegvqaConfig", "nein.benchmarks.negvqa.runs:NEGVQA", shared=True,
-        announces="nein.benchmarks.progress:lines"),
+        announces="nein.benchmarks.progress:estimate_requests"),
     "negvqa generate": Command(
         "make negated two-choice questions from a VQA data set",
         "nein.generate.config:ConversionConfig", "nein.generate.negvqa:build"),

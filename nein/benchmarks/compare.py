@@ -1,5 +1,8 @@
-"""Paired comparison of finished runs, sample by sample: differences, tests corrected for their number,
-power."""
+"""Compares finished runs sample by sample: differences with intervals, tests, power.
+
+Scores of two runs -> rows of `nein.reporting.figures` -> the table `COMPARISONS`, for `nein compare`, reports
+and `nein mend`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,6 @@ from nein.reporting.tables import Column, Row, Table
 from nein.statistics import Estimate
 from nein.statistics.estimates import p_value
 
-SIGNIFICANT = 0.05  # level of a test
 _DIFFERENCE = {"statistic": "difference"}
 NOTE = (
     "Means and differences over the samples scored in both runs; intervals and tests are clustered by source "
@@ -33,6 +35,7 @@ NOTE = (
 
 
 def name_metric(metric: str) -> str:
+    """The title of a metric with its arrow; a benchmark's own metric goes by its name."""
     row = METRICS.get(metric)
     return tables.heading(row.title, row.higher_is_better) if row else metric
 
@@ -62,16 +65,17 @@ class Side:
     """One side of a comparison: a run.
 
     scores  One row per sample, metric and variant.
-    lost    Its negation gap by sample and metric; None: it has none.
-    whole   Metric -> its figure of the whole: `value`, `n`, ..., and `left_out`, the same without each of the
-            groups of source images (FID).
+    gaps    Its negation gap by sample and metric; None: it has none.
+    corpus  Metric of the whole set of images (FID) -> `value`, `n`, ..., and `left_out`: its values without
+            each group of source images.
     """
 
     scores: ScoreTable
-    lost: ScoreTable | None = None
+    gaps: ScoreTable | None = None
     corpus: Mapping[str, Figure] = field(default_factory=dict)
 
-    def metrics(self) -> list[str]:
+    def list_metrics(self) -> list[str]:
+        """Its metrics, those of `METRICS` first, in the order there."""
         present = [*self.scores.names("metric"), *self.corpus]
         listed = [name for name in METRICS if name in present]
         return [*listed, *(name for name in present if name not in listed)]
@@ -82,13 +86,16 @@ def choose_pairs(names: Sequence[str], baseline: str | None) -> list[tuple[str, 
     Raises UserError for an unknown baseline."""
     if baseline is None:
         return list(itertools.combinations(names, 2))
-    base = [name for name in names if baseline in (name, name.rpartition("/")[0])]
-    if not base:
-        raise unknown("baseline", baseline, sorted({*names, *(n.rpartition("/")[0] or n for n in names)}))
+    baselines = [name for name in names if baseline in (name, name.rpartition("/")[0])]
+    if not baselines:
+        editors = {name.rpartition("/")[0] or name for name in names}
+        raise unknown("baseline", baseline, sorted({*names, *editors}))
+    others = [name for name in names if name not in baselines]
+    pairs = [(name, against) for against in baselines for name in others]
+    if len(baselines) == 1:
+        return pairs
     # Several runs of the baseline's editor: each is compared with the others of its track.
-    tracks = {name: name.rpartition("/")[2] if len(base) > 1 else "" for name in names}
-    others = [name for name in names if name not in base]
-    return [(name, against) for against in base for name in others if tracks[name] == tracks[against]]
+    return [pair for pair in pairs if pair[0].rpartition("/")[2] == pair[1].rpartition("/")[2]]
 
 
 def compare_runs(
@@ -101,11 +108,9 @@ def compare_runs(
     difference with interval, tests and power."""
     rows: list[Figure] = []
     for first, second in pairs:
-        for metric in metrics or sides[first].metrics():
-            for row in compare_metric(sides[first], sides[second], metric):
-                rows.append(
-                    {"task": "comparisons", "first": first, "second": second, "metric": metric, **row}
-                )
+        for metric in metrics or sides[first].list_metrics():
+            labels = {"task": "comparisons", "first": first, "second": second, "metric": metric}
+            rows += ({**labels, **row} for row in compare_metric(sides[first], sides[second], metric))
     return correct_p(rows, family)
 
 
@@ -114,22 +119,22 @@ def compare_metric(first: Side, second: Side, metric: str) -> Iterator[Figure]:
     if metric in first.corpus and metric in second.corpus:
         yield from _compare_corpus(first.corpus[metric], second.corpus[metric])
         return
-    entry = METRICS.get(metric)  # None: a benchmark's own metric, a share
-    span, unit = (entry.span, "%" if entry.unit == "per cent" else "") if entry else (1.0, "%")
-    mine, theirs = first.scores.where(metric=metric), second.scores.where(metric=metric)
-    for (variant,), part in mine.groups("variant"):
-        rows = compare_pairs(part, theirs.where(variant=variant or None), span, unit)
-        yield from ({**row, "variant": variant} for row in rows)
-    if first.lost is not None and second.lost is not None:
-        first_gaps, second_gaps = (side.where(metric=metric) for side in (first.lost, second.lost))
-        yield from (
-            {**row, "variant": "gap"} for row in compare_pairs(first_gaps, second_gaps, 2.0, "points")
-        )
+    span, unit = 1.0, "%"  # of a benchmark's own metric, a share
+    if entry := METRICS.get(metric):
+        span, unit = entry.span, "%" if entry.unit == "per cent" else ""
+    for (variant,), part in first.scores.where(metric=metric).groups("variant"):
+        other = second.scores.where(metric=metric, variant=variant or None)
+        for row in _compare_tables(part, other, span, unit):
+            yield {**row, "variant": variant}
+    if first.gaps is not None and second.gaps is not None:
+        first_gaps, second_gaps = first.gaps.where(metric=metric), second.gaps.where(metric=metric)
+        for row in _compare_tables(first_gaps, second_gaps, 2.0, "points"):
+            yield {**row, "variant": "gap"}
 
 
-def compare_pairs(first: ScoreTable, second: ScoreTable, span: float | None, unit: str) -> Iterator[Figure]:
-    """The rows of one comparison. span: as `pairs_test` takes it."""
-    a, b, clusters = first.pair(second)  # (n,) each: values of the samples scored in both, source images
+def _compare_tables(first: ScoreTable, second: ScoreTable, span: float | None, unit: str) -> Iterator[Figure]:
+    """The rows of one comparison. span: width of the range of values; None: no range."""
+    a, b, clusters = first.pair(second)  # (N,) each: values of the samples scored in both, source images
     test = statistics.pairs_test(a, b, clusters, span)
     if test is None:
         return
@@ -147,16 +152,16 @@ def _compare_corpus(first: Figure, second: Figure) -> Iterator[Figure]:
         return
     if any(first[key] != second[key] for key in ("sources", "reference")):
         return
-    from nein.metrics import fid
+    from nein.metrics.fid import FidInterval, subtract
 
-    sides = [fid.FidInterval._make(map(side.get, fid.FidInterval._fields)) for side in (first, second)]
-    gap, n = fid.subtract(*sides), min(first["n"], second["n"])
+    intervals = [FidInterval(*(side[name] for name in FidInterval._fields)) for side in (first, second)]
+    change, n = subtract(*intervals), min(first["n"], second["n"])
     p = 1.0
-    if gap.standard_error and gap.value:
-        p = p_value(gap.value / gap.standard_error, len(gap.left_out) - 1)
-    for side, entry in (("first", first), ("second", second)):
-        yield number(entry["value"], unit="", n=entry["n"], statistic=side)
-    estimate = Estimate(gap.value, gap.low, gap.high, gap.standard_error, n, first["clusters"])
+    if change.standard_error and change.value:
+        p = p_value(change.value / change.standard_error, len(change.left_out) - 1)
+    for statistic, entry in (("first", first), ("second", second)):
+        yield number(entry["value"], unit="", n=entry["n"], statistic=statistic)
+    estimate = Estimate(change.value, change.low, change.high, change.standard_error, n, first["clusters"])
     unscored = max(entry["n"] + entry["n_unscored"] for entry in (first, second)) - n
     yield figure(estimate, unit="", unscored=unscored, statistic="difference", p=p)
 
@@ -199,14 +204,14 @@ def make_table(rows: Sequence[Figure]) -> Table:
     tests = frames.select(pd.DataFrame(rows), **_DIFFERENCE)
     if "p_least" not in tests or tests["p_least"].isna().all():
         return COMPARISONS
-    tests = tests.assign(after=tests["p_least"].astype(float) * tests["family"].astype(int))
-    worst = tests.loc[tests["after"].idxmax()]
-    if worst["after"] < SIGNIFICANT:
+    tests = tests.assign(corrected=tests["p_least"].astype(float) * tests["family"].astype(int))
+    worst = tests.loc[tests["corrected"].idxmax()]
+    if worst["corrected"] < 0.05:
         return COMPARISONS
-    images, least, size = worst["clusters"], worst["p_least"], worst["family"]
     note = (
-        f"{NOTE} With {images:g} source images, p of a share cannot be below {least:.2g}, and corrected for "
-        f"{size} comparisons not below {min(1.0, worst['after']):.2g}: no difference can be significant "
-        "here, however large. Use more source images, or fewer comparisons (--baseline)."
+        f"{NOTE} With {worst['clusters']:g} source images, p of a share cannot be below "
+        f"{worst['p_least']:.2g}, and corrected for {worst['family']} comparisons not below "
+        f"{min(1.0, worst['corrected']):.2g}: no difference can be significant here, however large. Use more "
+        "source images, or fewer comparisons (--baseline)."
     )
     return dataclasses.replace(COMPARISONS, note=note)

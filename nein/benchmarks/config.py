@@ -1,4 +1,4 @@
-"""Options shared by the commands that read runs of any benchmark."""
+"""Options of the commands that serve every benchmark: report, compare, export, leaderboard, data show."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ReportConfig(Runs, Page):
 
 @dataclass(kw_only=True)
 class Comparing(Options):
-    """The options of paired comparisons."""
+    """Options of paired comparisons, which reports have, too."""
 
     family: Literal["metric", "all"] = option(
         "metric", "correct p within one metric, or over the whole table", "Tests"

@@ -1,7 +1,7 @@
 """Commands that read finished runs of any benchmark: report, compare, export, leaderboard.
 
-They need manifest.json, figures.csv and scores.csv only. The leaderboard ranks all models and remedies, ours
-and the papers', by negation gap, the one measure that all benchmarks have.
+They need manifest.json, figures.csv and scores.csv only. The second part, the leaderboard, ranks all models
+and remedies, ours and the papers', by negation gap, the one measure that all benchmarks have.
 """
 
 from __future__ import annotations
@@ -30,18 +30,7 @@ from nein.reporting.figures import Figure
 from nein.reporting.page import Page, Section, headline, places, write
 from nein.reporting.tables import Column, Row, Table, widest
 
-#: Models that do not read: their small gap means nothing.
-BASELINES = ("identity", "solid", "random", "constant")
-#: Exit code of --fail-if-worse.
-WORSE = 3
-MEASURED, PUBLISHED = "measured here", "as published"
-_GAP = {"statistic": "gap"}
-NOTES = (
-    "Negation gap: score on affirmative inputs minus score on negated ones, in points, with its 95 % "
-    "interval clustered by image. A small gap means little if the affirmative score is low: see each table.",
-    "Columns differ in data and metric and are not comparable.",
-    "Published values are those that the authors print, on the published data, without an interval.",
-)
+# --- report, compare, export -----------------------------------------------------------------
 
 
 def report(options: ReportConfig) -> str:
@@ -51,7 +40,8 @@ def report(options: ReportConfig) -> str:
     by_benchmark: dict[str, list[Path]] = {}  # name -> run folders
     for folder in collect_runs(options.runs):
         by_benchmark.setdefault(registry.get_of_run(folder).name, []).append(folder)
-    page, links, complete = options.out.with_suffix(".html"), [], list[Path]()
+    page, complete = options.out.with_suffix(".html"), list[Path]()
+    links: list[tuple[str, str]] = []  # (file, title) of the pages of several benchmarks
     for name, folders in by_benchmark.items():
         benchmark, out = registry.get(name), page
         if len(by_benchmark) > 1:
@@ -63,9 +53,11 @@ def report(options: ReportConfig) -> str:
         text = benchmark.write_report(out, finished, benchmark_options, unfinished)
     if not links:
         return text
-    return write_overview(
-        complete, options.runs, page, f"Negation in {len(links)} benchmarks", links, options.formats
-    )
+    title = f"Negation in {len(links)} benchmarks"
+    return write_overview(complete, options.runs, page, title, links, options.formats)
+
+
+WORSE = 3  # exit code of --fail-if-worse
 
 
 def compare(options: CompareConfig) -> str | int:
@@ -85,22 +77,21 @@ def compare(options: CompareConfig) -> str | int:
     rows = comparing.compare_runs(sides, pairs, options.metrics, options.family)
     if not rows:
         raise UserError("These runs have no metric in common; score them with the same --metrics.")
-    figures, table, form = (
-        frames.frame(rows, benchmark=benchmark.name),
-        comparing.make_table(rows),
-        options.format,
-    )
+    figures, table = frames.frame(rows, benchmark=benchmark.name), comparing.make_table(rows)
     [sheet] = tables.sheets([table], figures)
-    if form == "csv":
+    if options.format == "csv":
         text = frames.to_csv(figures)
-    elif form == "text":
+    elif options.format == "text":
         text = headline(figures, [table], [table.note], ["Every row: --format md, csv or tex"])
+    elif options.format == "tex":
+        text = tables.format_latex(sheet)
     else:
-        text = tables.format_latex(sheet) if form == "tex" else tables.format_markdown([sheet], "Comparison")
-    if options.fail_if_worse is None or not (worse := comparing.list_worse(rows, options.fail_if_worse)):
+        text = tables.format_markdown([sheet], "Comparison")
+    worse = [] if options.fail_if_worse is None else comparing.list_worse(rows, options.fail_if_worse)
+    if not worse:
         return text
     print(text, end="")
-    print("".join(f"{line}\n" for line in worse), end="", file=sys.stderr, flush=True)
+    print("\n".join(worse), file=sys.stderr, flush=True)
     return WORSE
 
 
@@ -110,21 +101,19 @@ def _load_complete(benchmark: Benchmark, folders: Sequence[Path]) -> tuple[list[
     return benchmark.load_finished(complete), [path for path in folders if path not in complete]
 
 
-def select_options(options: Any, benchmark: Benchmark, kind: type[Any], others: Sequence[str] = ()) -> Any:
-    """The options that the benchmark's command takes. Raises UserError for an option that neither it nor, in
-    a report of several benchmarks, one of the `others` has."""
-    kinds = [kind, *(registry.get(name).report_config for name in others)]
-    names_accepted = {item.name for kind_read in kinds for item in dataclasses.fields(kind_read)}
-    for item in dataclasses.fields(options):
-        default = item.default_factory() if callable(item.default_factory) else item.default
-        if item.name not in names_accepted and getattr(options, item.name) != default:
-            raise UserError(f"--{item.name.replace('_', '-')} does not apply to runs of {benchmark.title}.")
-    names_shared = {item.name for item in dataclasses.fields(options)} & {
-        item.name for item in dataclasses.fields(kind)
-    }
-    return (
-        options if type(options) is kind else kind(**{name: getattr(options, name) for name in names_shared})
-    )
+def select_options(options: Any, benchmark: Benchmark, config: type[Any], others: Sequence[str] = ()) -> Any:
+    """The options as the benchmark's class `config`. Raises UserError for an option that neither it nor, in a
+    report of several benchmarks, one of the `others` has."""
+    configs = [config, *(registry.get(name).report_config for name in others)]
+    accepted = {field.name for each in configs for field in dataclasses.fields(each)}
+    for field in dataclasses.fields(options):
+        default = field.default_factory() if callable(field.default_factory) else field.default
+        if field.name not in accepted and getattr(options, field.name) != default:
+            raise UserError(f"--{field.name.replace('_', '-')} does not apply to runs of {benchmark.title}.")
+    if type(options) is config:
+        return options
+    names = {field.name for field in dataclasses.fields(config)}
+    return config(**{name: value for name, value in vars(options).items() if name in names})
 
 
 def export(config: ExportConfig) -> str:
@@ -147,13 +136,23 @@ def export(config: ExportConfig) -> str:
     return "".join(f"{config.out / name}\n" for name in (SCORES_CSV, FIGURES_CSV))
 
 
-# --- the leaderboard ------------------------------------------------------------------------
+# --- the leaderboard -------------------------------------------------------------------------
+
+#: Models that do not read: their small gap means nothing.
+BASELINES = ("identity", "solid", "random", "constant")
+MEASURED, PUBLISHED = "measured here", "as published"  # entries of the column "source"
+NOTES = (
+    "Negation gap: score on affirmative inputs minus score on negated ones, in points, with its 95 % "
+    "interval clustered by image. A small gap means little if the affirmative score is low: see each table.",
+    "Columns differ in data and metric and are not comparable.",
+    "Published values are those that the authors print, on the published data, without an interval.",
+)
 
 
 def leaderboard(config: LeaderboardConfig) -> str:
-    return write_overview(
-        registry.find_finished(config.runs), config.runs, config.out / "index.html", "Negation leaderboard"
-    )
+    """`nein leaderboard`: the page of the gaps of all runs; returns the text to print."""
+    folders = registry.find_finished(config.runs)
+    return write_overview(folders, config.runs, config.out / "index.html", "Negation leaderboard")
 
 
 def write_overview(
@@ -165,9 +164,10 @@ def write_overview(
     formats: Sequence[str] = FORMATS,
 ) -> str:
     """Writes the page of the gaps of finished runs; returns the text to print. given: the paths on the
-    command line."""
+    command line; links: pages named there."""
     atomic.make_folder(out.parent)
     groups = registry.group_by_data(folders)
+    # Gaps are compared within a benchmark and its data.
     board = sort_board([row for group in groups for row in _measure_gaps(*group, given)])
     tests = [test for test in board["test"].unique() if test]
     ours = board[board["source"] != PUBLISHED]
@@ -188,7 +188,7 @@ def write_overview(
 
 
 def sort_board(rows: Sequence[Figure]) -> pd.DataFrame:
-    """The rows by test: models by gap, then baselines, then the papers' models."""
+    """The rows of a test together: models by gap, then baselines; the papers' models at the end."""
     if not rows:
         raise UserError(
             "None of these runs has a negation gap: NeIn needs both tracks (nein eval --control remove), "
@@ -197,21 +197,21 @@ def sort_board(rows: Sequence[Figure]) -> pd.DataFrame:
     board = frames.frame(rows)
     gaps = board["value"].where(board["statistic"] == "gap")
     order = {
-        "at": pd.factorize(board["test"])[0],
+        "test_index": pd.factorize(board["test"])[0],
         "is_baseline": board["model"].isin(BASELINES),
         "gap": gaps.groupby([board[name] for name in ("test", "model", "source")]).transform("max"),
     }
-    together = board.assign(**order).sort_values([*order], kind="stable")[board.columns]
+    ordered = board.assign(**order).sort_values([*order], kind="stable")[board.columns]
     names = frames.values(board, "benchmark")
-    return frames.concat(
-        [together, frames.frame(row for name in names for row in _list_paper_gaps(registry.get(name)))]
-    )
+    published = [row for name in names for row in _list_paper_gaps(registry.get(name))]
+    return frames.concat([ordered, frames.frame(published)])
 
 
 def _measure_gaps(
     benchmark: Benchmark, members: Sequence[Finished], paths: Sequence[Path]
 ) -> Iterator[Figure]:
-    """The gaps of finished runs on the same data; a run without its blocks was made elsewhere."""
+    """The gaps of finished runs on the same data; a run without its blocks was made elsewhere. paths: on the
+    command line; the one of such a run is its source."""
     by_name = {run.name: run for run in members}
     for row in frames.records(benchmark.gaps(members)):
         run = by_name[row["run"]]
@@ -226,6 +226,7 @@ def _measure_gaps(
 
 
 def _list_paper_gaps(benchmark: Benchmark) -> Iterator[Figure]:
+    """The gaps that the authors of a benchmark print."""
     for row in benchmark.paper_gaps():
         affirmed, negated = row["affirmed"], row["negated"]
         gap = {"value": None if affirmed is None else affirmed - negated}
@@ -234,7 +235,8 @@ def _list_paper_gaps(benchmark: Benchmark) -> Iterator[Figure]:
         yield from frames.gap(affirmed, negated, gap, **labels)
 
 
-_ENDS = (
+_GAP = {"statistic": "gap"}
+_GAP_COLUMNS = (
     Column("affirmed ↑", {"statistic": "affirmed"}, tables.value()),
     Column("negated ↑", {"statistic": "negated"}, tables.value()),
     Column("gap ↓", _GAP, tables.estimate()),
@@ -242,7 +244,7 @@ _ENDS = (
     Column("unscored", _GAP, tables.count("unscored")),
 )
 #: What the command prints.
-GAPS = Table("gaps", "Negation gaps, points", (Row("test"), Row("model"), Row("source")), _ENDS, {})
+GAPS = Table("gaps", "Negation gaps, points", (Row("test"), Row("model"), Row("source")), _GAP_COLUMNS, {})
 
 
 def make_sections(board: pd.DataFrame) -> list[Section]:
@@ -255,8 +257,8 @@ def make_sections(board: pd.DataFrame) -> list[Section]:
         (Column(by="test", where=_GAP),),
         {"source": ours},
     )
-    columns = (*_ENDS, Column("date", _GAP, tables.entry("date")))
-    sections_made = [Section("field", "All tests", [field])]
+    columns = (*_GAP_COLUMNS, Column("date", _GAP, tables.entry("date")))
+    sections = [Section("field", "All tests", [field])]
     for name in frames.values(board, "benchmark"):
         key, title, selection = f"of_{name}", registry.get(name).title, {"benchmark": name}
         table = Table(key, title, GAPS.rows, columns, selection)
@@ -270,12 +272,15 @@ def make_sections(board: pd.DataFrame) -> list[Section]:
             axis="points",
             limits=None,
         )
-        sections_made.append(Section(key, title, [table], [plot]))
-    return sections_made
+        sections.append(Section(key, title, [table], [plot]))
+    return sections
 
 
 def list_findings(board: pd.DataFrame) -> list[str]:
     """A sentence per test on its widest gap."""
-    tests = ((test, frames.select(board, test=test)) for test in frames.values(board, "test"))
-    sentences = [widest(gaps, quantity=test, change="the input is negated") for test, gaps in tests]
-    return [sentence for sentence in sentences if sentence]
+    findings = []
+    for test in frames.values(board, "test"):
+        gaps = frames.select(board, test=test)
+        if sentence := widest(gaps, quantity=test, change="the input is negated"):
+            findings.append(sentence)
+    return findings

@@ -1,7 +1,7 @@
-"""`nein mend MODEL`: find the remedies that help one model, what they cost, and what they make worse.
+"""`nein mend MODEL`: finds the remedies that help one model, what they cost, and what they make worse.
 
-It runs the model's benchmark command with `--mend` on a few samples, compares each remedy with the unchanged
-model, sample by sample, and recommends one.
+Runs the model's benchmark command with `--mend` on a few samples, compares each remedy with the unchanged
+model, sample by sample, and recommends one. Parts: the command; costs; verdicts; tables.
 """
 
 from __future__ import annotations
@@ -28,20 +28,18 @@ from nein.reporting.figures import Figure
 from nein.reporting.page import Page, Section, headline, places, write
 from nein.reporting.tables import Column, Row, Table
 
-SIGNIFICANT = 0.05  # a change counts if its p, corrected by Holm, is below
-#: Prefixes of metrics that a remedy is meant to change under denials.
-REMOVAL = ("removal", "auc_removal", "clip_t")
-
 
 def run(config: MendConfig, executor: Executor) -> str | int | None:
-    """Run the command. Raises UserError for a model without a remedy, or of unknown kind."""
+    """The command. Raises UserError for a model without a remedy, or of unknown kind."""
     kind = KINDS[find_kind(config)]
     benchmark, remedies = registry.get(kind.benchmark), config.mend or list_applicable(config)
     if not remedies:
         raise UserError(f"No remedy applies to '{config.model}' without another model; pass --mend REMEDY.")
     # A local model is loaded once for all remedies; a served one is called per remedy, to count its requests.
-    served = is_served(references.split_label(config.model)[1])
-    for group in [[], *([remedy] for remedy in remedies)] if served else [remedies]:
+    groups = [remedies]
+    if is_served(references.split_label(config.model)[1]):
+        groups = [[], *([remedy] for remedy in remedies)]
+    for group in groups:
         benchmark(make_command(config, group), executor)
     if not executor.concludes:
         return None
@@ -49,9 +47,10 @@ def run(config: MendConfig, executor: Executor) -> str | int | None:
     folders: dict[str, list[Any]] = {}  # remedy ("": the unchanged model) -> its run folders
     for model_run in benchmark.runs(command, executor.device):
         folders.setdefault(model_run.identity.get("mend", ""), []).append(model_run.folder)
+    # Compare, and report.
     rows = compare.correct_p([*compare_remedies(kind, folders)], "metric")
     for row in rows:
-        variant = "told" if row["variant"] in kind.affirmative else row["variant"]
+        variant = "told" if row["variant"] in kind.affirmative else row["variant"]  # to remove, say
         row["what"] = f"{_title(row['metric'])}, {variant}"
     verdicts = judge_remedies(kind, rows, remedies)
     costs: list[Figure] = []
@@ -66,7 +65,7 @@ def run(config: MendConfig, executor: Executor) -> str | int | None:
 
 
 def list_applicable(config: MendConfig) -> list[str]:
-    """The remedies that apply to the model without another model, the cheapest first."""
+    """The remedies that need no second model and apply to this one, the cheapest first."""
     kind, name = find_kind(config), references.split_label(config.model)[1]
     if kind == "editor":
         row = editor_choice.choose_editor(config.model, config.preset, {}).row
@@ -81,18 +80,21 @@ def list_applicable(config: MendConfig) -> list[str]:
 
 
 def compare_remedies(kind: Kind, folders: Mapping[str, Sequence[Any]]) -> Iterator[Figure]:
-    """Compare every remedy ("first") with the unchanged model ("second"); the rows' `model` is the remedy."""
+    """Compares every remedy ("first") with the unchanged model ("second"). `model` in a row is the remedy."""
     benchmark = registry.get(kind.benchmark)
-    for remedy in filter(None, folders):
+    for remedy in (name for name in folders if name):
         finished = benchmark.load_finished([folder.path for folder in (*folders[remedy], *folders[""])])
         sides = benchmark.sides(finished, None)
         run_names = {run.folder.path: run.name for run in finished}
         for mended, unchanged in zip(folders[remedy], folders[""], strict=True):
-            track_or_data = mended.path.name
+            track_or_data = mended.path.name  # of NeIn, or of another benchmark
             suffix = f" ({track_or_data})" if len(folders[""]) > 1 and kind.benchmark != "nein" else ""
             for row in compare.compare_runs(sides, [(run_names[mended.path], run_names[unchanged.path])]):
                 variant = row.get("variant") or track_or_data  # FID has no variant
                 yield {**row, "variant": variant, "metric": row["metric"] + suffix, "model": remedy}
+
+
+# --- costs -----------------------------------------------------------------------------------
 
 
 def estimate_costs(model: str, remedy: str, folders: Sequence[Folder]) -> Iterator[Figure]:
@@ -114,13 +116,18 @@ def estimate_costs(model: str, remedy: str, folders: Sequence[Folder]) -> Iterat
     yield frames.number(None if price is None else float(price), unit="", metric="dollars", **labels)
 
 
+# --- verdicts --------------------------------------------------------------------------------
+
+SIGNIFICANT = 0.05  # a change counts if its p, corrected by Holm, is below
+
+
 def judge_remedies(kind: Kind, rows: Sequence[Figure], remedies: Sequence[str]) -> list[Figure]:
     """A row per remedy: whether it closes the gap by every judge, and what gets worse."""
     verdicts = []
     for remedy in remedies:
         changes = [row for row in rows if row["model"] == remedy and row["statistic"] == "difference"]
         gaps = [row["value"] for row in changes if row["variant"] == "gap" and _is_significant(row)]
-        all_significant = 0 < len(gaps) == sum(row["variant"] == "gap" for row in changes)
+        all_significant = bool(gaps) and len(gaps) == sum(row["variant"] == "gap" for row in changes)
         worse = [row["what"] for row in changes if _is_worse(kind, row)]
         if not any(row["value"] for row in changes):
             verdict = "did not act" if kind.benchmark == "nein" else "changes no score"
@@ -140,16 +147,21 @@ def _is_significant(row: Figure) -> bool:
     return row["p_holm"] is not None and row["p_holm"] < SIGNIFICANT
 
 
+#: Prefixes of metrics that a remedy is meant to change under denials.
+_INTENDED = ("removal", "auc_removal", "clip_t")
+
+
 def _is_worse(kind: Kind, row: Figure) -> bool:
     """Whether a remedy makes something significantly worse that it should leave unchanged."""
     metric = METRICS.get(row["metric"])
-    is_side_effect = metric is not None and row["variant"] != "gap" and not metric.name.startswith(REMOVAL)
-    got_worse = (row["value"] or 0) * (1 if metric is None or metric.higher_is_better else -1) < 0
+    is_side_effect = metric is not None and row["variant"] != "gap" and not metric.name.startswith(_INTENDED)
+    change = row["value"] or 0
+    got_worse = change < 0 if metric is None or metric.higher_is_better else change > 0
     return got_worse and _is_significant(row) and (is_side_effect or row["variant"] in kind.affirmative)
 
 
 def recommend(verdicts: Sequence[Figure], rows: Sequence[Figure]) -> str:
-    """Recommend the remedy that lowers the gap most, of those that make nothing worse; two sentences."""
+    """Two sentences: the gap without a remedy; the remedy that lowers it most and makes nothing worse."""
     good = {row["model"] for row in verdicts if row["good"]}
     gaps = [row for row in rows if row["variant"] == "gap"]
     changes = [row for row in gaps if row["statistic"] == "difference"]
@@ -169,6 +181,8 @@ def recommend(verdicts: Sequence[Figure], rows: Sequence[Figure]) -> str:
 def _title(metric: str) -> str:
     return METRICS[metric].title if metric in METRICS else metric
 
+
+# --- tables ----------------------------------------------------------------------------------
 
 _GAP = {"variant": "gap", "statistic": "difference"}
 REMEDIES = Table(

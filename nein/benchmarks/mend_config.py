@@ -1,4 +1,4 @@
-"""Options of `nein mend`, the kind of its model, and the benchmark command that is run for this kind."""
+"""Options of `nein mend`: finds the kind of its model, and makes the benchmark command for this kind."""
 
 from __future__ import annotations
 
@@ -29,8 +29,6 @@ KINDS = {
     "encoder": Kind("negbench", "model", 500, ("original", "affirmation"), {"blind": 0}),
     "vlm": Kind("negvqa", "model", 320, ("original",), {"blind": 0}),
 }
-#: Options that the benchmark command gets in another form, or not at all.
-_OWN_OPTIONS = {"model", "kind", "mend", "data", "limit", "out", "preset"}
 
 
 @dataclass(kw_only=True)
@@ -56,7 +54,11 @@ class MendConfig(Preset, Limit, RuntimeOptions, Output):
         return make_command(self, []).needs()
 
 
-def make_command(config: MendConfig, arms: Sequence[str]) -> Any:
+#: Options that the benchmark command gets in another form, or not at all.
+_OWN_OPTIONS = {"model", "kind", "mend", "data", "limit", "out", "preset"}
+
+
+def make_command(config: MendConfig, remedies: Sequence[str]) -> Any:
     """The configuration of the benchmark command, with these remedies."""
     kind = KINDS[find_kind(config)]
     options = {}
@@ -65,7 +67,7 @@ def make_command(config: MendConfig, arms: Sequence[str]) -> Any:
         if field.name not in _OWN_OPTIONS and (value := getattr(config, field.name)) != default:
             options[field.name] = value
     options |= {"preset": config.preset, "data": config.data, "limit": config.limit or kind.limit}
-    options |= {"out": str(config.out_dir), "mend": [*arms], kind.option: [config.model], **kind.fixed}
+    options |= {"out": str(config.out_dir), "mend": [*remedies], kind.option: [config.model], **kind.fixed}
     return registry.get(kind.benchmark).config.create(**options)
 
 
@@ -76,17 +78,19 @@ def find_kind(config: MendConfig) -> str:
     from nein.metrics import dual_prefix
     from nein.models import references
 
-    label, name = references.split_label(config.model)
     if config.kind is not None:
         return config.kind
+    label, name = references.split_label(config.model)
     parsed = parse_reference(name)
     error = UserError(f"Cannot tell what kind of model '{name}' is; pass --kind editor, encoder or vlm.")
     if parsed.kind == "served":
         raise error
+    # By its name.
     if parsed.kind == "attribute" or {name, label} & {*editors.available()}:
         return "editor"
     if name in (*MODELS, "random") or label in MODELS or dual_prefix(name) is not None:
         return "encoder"
+    # By its files.
     location = references.resolve(name) if parsed.has_files else ""
     if location and editors.read_index(location).get("_class_name"):
         return "editor"

@@ -1,5 +1,8 @@
-"""The benchmarks by name, and the benchmark of a run's folder. An installed package adds its own by an entry
-point of the group `nein.benchmarks`: the benchmark's name, and its `nein.benchmarks.runner.Benchmark`."""
+"""Finds a benchmark by its name or by a run's folder, and the runs of a benchmark.
+
+An installed package adds its own benchmarks by entry points of the group `nein.benchmarks`: the name, and a
+`nein.benchmarks.runner.Benchmark`.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +36,7 @@ def plugins() -> dict[str, str]:
 
 
 def names() -> list[str]:
+    """The names of all benchmarks."""
     return [*OURS, *plugins()]
 
 
