@@ -73,8 +73,6 @@ PIPELINES: dict[str, Json] = _TABLE["pipelines"]
 #: The same of classes that make an image from text alone.
 TEXT_TO_IMAGE: dict[str, Json] = _TABLE["text_to_image"]
 
-#: Options that do not change an image, not even its last bits; they may differ when a run resumes.
-WITHOUT_EFFECT = ("offload", "concurrency", "timeout", "retries")
 #: `--editor all`: the editors of the NeIn paper's Table 3, and baselines: no edit, and one color.
 PAPER_EDITORS = ("ip2p", "magicbrush", "zone", "hqedit", "instructdiffusion")
 CONTROLS = {"nano": ("identity", "solid"), "paper": ("identity",)}  # by preset

@@ -1,4 +1,4 @@
-"""Sizes that editors need: rules that resize the input image, and rules for the size of the output."""
+"""Resizes input images, and computes the sizes of outputs, by the rules that rows of presets.yaml name."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from nein.loading.resize import fit as fit  # editors import it from here
 from nein.loading.resize import r64, r64_size
 
 Size = tuple[int, int]  # (width, height)
-ZONE_MULTIPLE = 32  # pixels
-
 
 # --- resizing the input image --------------------------------------------------------------------------
 
@@ -25,6 +23,9 @@ def squash(image: np.ndarray, resolution: int) -> np.ndarray:
     Source: README of github.com/UCSC-VLAA/HQ-Edit @ 3730500 (`resize((512, 512))`, PIL's default filter).
     """
     return np.array(Image.fromarray(image).resize((resolution, resolution), Image.Resampling.BICUBIC))
+
+
+ZONE_MULTIPLE = 32  # pixels
 
 
 class Frame(NamedTuple):
@@ -42,12 +43,11 @@ def zone_frame(width: int, height: int, resolution: int = 512) -> Frame:
     `check_image_size` of github.com/lsl001006/ZONE @ 9788584 (there with 512, and multiples of 32).
     """
     longest = max(width, height)
-    scaled = (width, height)
     if longest > resolution:
         # At least one pixel: the original fails for a very thin image.
-        scaled = max(1, int(width * resolution / longest)), max(1, int(height * resolution / longest))
-    wide, high = (math.ceil(side / ZONE_MULTIPLE) * ZONE_MULTIPLE for side in scaled)
-    return Frame(scaled, (wide, high), ((wide - scaled[0]) // 2, (high - scaled[1]) // 2))
+        width, height = (max(1, int(side * resolution / longest)) for side in (width, height))
+    wide, high = (math.ceil(side / ZONE_MULTIPLE) * ZONE_MULTIPLE for side in (width, height))
+    return Frame((width, height), (wide, high), ((wide - width) // 2, (high - height) // 2))
 
 
 def zone(image: np.ndarray, resolution: int) -> np.ndarray:
@@ -71,8 +71,7 @@ RULES: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {"r64": r64, "squash
 def area32(size: Size, resolution: int) -> Size:
     """Size with the image's aspect ratio, an area near resolution x resolution, sides in multiples of 32."""
     ratio = math.sqrt(size[0] / size[1])
-    width, height = (max(32, round(resolution * r / 32) * 32) for r in (ratio, 1 / ratio))  # multiples of 32
-    return width, height
+    return max(32, round(resolution * ratio / 32) * 32), max(32, round(resolution * (1 / ratio) / 32) * 32)
 
 
 def kontext(size: Size, resolution: int) -> Size:
@@ -82,8 +81,8 @@ def kontext(size: Size, resolution: int) -> Size:
     PREFERRED_KONTEXT_RESOLUTIONS in pipelines/flux/pipeline_flux_kontext.py (for 1024).
     """
     widths = (672, 688, 720, 752, 800, 832, 880, 944, 1024, 1104, 1184, 1248, 1328, 1392, 1456, 1504, 1568)
-    pairs = zip(widths, reversed(widths), strict=True)
-    width, height = min(pairs, key=lambda pair: abs(size[0] / size[1] - pair[0] / pair[1]))
+    sizes = zip(widths, reversed(widths), strict=True)  # the heights are the same numbers
+    width, height = min(sizes, key=lambda shape: abs(size[0] / size[1] - shape[0] / shape[1]))
     scale = resolution / 1024
     return max(16, round(width * scale / 16) * 16), max(16, round(height * scale / 16) * 16)
 

@@ -1,6 +1,7 @@
-"""Served editors: OpenAI's `images.edit`, also offered by Azure, vLLM-Omni, SGLang and LiteLLM.
+"""Edits images with models behind OpenAI's `images.edit`, also offered by Azure, vLLM-Omni, SGLang, LiteLLM.
 
-Reference: `openai:URL#MODEL`, or `openai:MODEL` at OPENAI_BASE_URL (default: OpenAI).
+Users name one `openai:URL#MODEL`, or `openai:MODEL` at OPENAI_BASE_URL (default: OpenAI). Parts: sizes to ask
+for; the editor; reading of replies.
 """
 
 from __future__ import annotations
@@ -19,15 +20,10 @@ from nein.editors.presets import split_address
 from nein.loading.digests import Json
 from nein.loading.service import WITHHELD, NoAnswer, Service, png
 
-#: Fields of a request that users cannot set.
-RESERVED = ("image", "prompt", "model", "n", "mask", "markup", "stream", "partial_images")
-#: Options of `Service`; all others are fields of the request.
-SENDING = ("concurrency", "timeout", "retries", "spending")
+Size = tuple[int, int]  # (width, height)
 #: Sizes (width, height) of GPT image models before gpt-image-2. Source: openai-python,
 #: types/image_edit_params.py.
 THREE_SIZES = ((1024, 1024), (1536, 1024), (1024, 1536))
-
-Size = tuple[int, int]
 
 
 def nearest_of_three(size: Size) -> Size:
@@ -47,6 +43,12 @@ def round_size(size: tuple[float, float]) -> Size:
     return 16 * width, 16 * max(1, round(width * size[1] / size[0]))
 
 
+#: Fields of a request that users cannot set.
+RESERVED = ("image", "prompt", "model", "n", "mask", "markup", "stream", "partial_images")
+#: Options of `Service`; all others are fields of the request.
+SENDING = ("concurrency", "timeout", "retries", "spending")
+
+
 class ServedEditor(RemoteEditor):
     """Editor behind an OpenAI-compatible endpoint. Raises EditorError unless the endpoint serves the model.
 
@@ -55,31 +57,36 @@ class ServedEditor(RemoteEditor):
     options  `SENDING`, and further fields of the request.
     """
 
-    path, draws = "/images/edits", False  # draws: the image is made from the text alone
+    path = "/images/edits"
+    draws = False  # whether no image is sent, only the text
 
     def __init__(
         self, reference: str, *, size: str | None = None, seed: int | None = None, **options: Any
     ) -> None:
-        if reserved := sorted({*RESERVED} & options.keys()):
-            raise EditorError(f"the option {reserved[0]!r} is set by the benchmark; omit it")
+        for name in sorted(RESERVED):
+            if name in options:
+                raise EditorError(f"the option {name!r} is set by the benchmark; omit it")
         url, self.model = split_address(reference)
         sending = {name: options.pop(name) for name in SENDING if name in options}
         self._service = Service(url, self.model, **{"timeout": 300.0, **sending})
         super().__init__(f"openai:#{self.model}", self._service.concurrency, self._service.pace)
         hosted = bool(self._service.hosted)
-        early = self.model.startswith(("gpt-image-1", "chatgpt-image"))
-        self._sized = nearest_of_three if early else megapixel if hosted else round_size
+        if self.model.startswith(("gpt-image-1", "chatgpt-image")):
+            self._choose_size = nearest_of_three
+        else:
+            self._choose_size = megapixel if hosted else round_size
         self.size, self.seed, self.options = size, seed, options
         self.seeded = seed is None and not hosted
         self._service.check()
         self.usage = self._service.usage
 
     def describe(self) -> Json:
+        chosen = "own" if self._choose_size is round_size else self._choose_size.__name__
         return {
             "editor": self.name,
             "class": type(self).__name__,
             "model": self.model,
-            "size": self.size or ("own" if self._sized is round_size else self._sized.__name__),
+            "size": self.size or chosen,
             "seed": "the sample's, modulo 2**31" if self.seeded else self.seed,
             "options": dict(sorted(self.options.items())),
             "sent": "PNG",
@@ -91,8 +98,8 @@ class ServedEditor(RemoteEditor):
     def edit_one(self, request: EditRequest) -> EditResult:
         if fault := find_fault(request):
             return EditResult(request.id, None, fault)
-        height, width = request.image.shape[:2]
-        size = self.size or "{}x{}".format(*self._sized((width, height)))
+        width, height = self._choose_size((request.image.shape[1], request.image.shape[0]))
+        size = self.size or f"{width}x{height}"
         body = {**self.options, "model": self.model, "prompt": request.instruction, "size": size}
         seed = request.seed % 2**31 if self.seeded else self.seed
         if seed is not None:
@@ -100,8 +107,8 @@ class ServedEditor(RemoteEditor):
         if request.negative_prompt:
             body["negative_prompt"] = request.negative_prompt
         try:
-            sent = None if self.draws else png(request.image)
-            image = read_image(self._service.send(self.path, body, image=sent))
+            reply = self._service.send(self.path, body, image=None if self.draws else png(request.image))
+            image = read_image(reply)
         except NoAnswer as failure:
             refused, transient = failure.kind == WITHHELD, failure.transient
             return EditResult(request.id, None, str(failure), refused=refused, transient=transient)

@@ -1,4 +1,7 @@
-"""From the name of an editor to the editor: labels, rows, presets, checkpoints, folders of edited images."""
+"""Resolves the editors of a command (`--editor`, `--edited`, `--mend`), which `EditorChoice.load` then loads.
+
+Parts: the choice; from names to choices; edited images of other programs in place of an editor.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from typing import Any
 from nein import editors
 from nein.datasets.nein import IMAGE_SUFFIXES, TRACKS, Sample, image_name
 from nein.editors import EditResult
-from nein.editors.presets import CONTROLS, PAPER_EDITORS, WITHOUT_EFFECT
+from nein.editors.presets import CONTROLS, PAPER_EDITORS
 from nein.engine import images
 from nein.loading.digests import Json
 from nein.loading.errors import UserError, shortlist
@@ -22,64 +25,61 @@ from nein.models.cached import Services
 from nein.models.references import resolve, slugify
 
 log = logging.getLogger(__name__)
+
+# --- the choice ------------------------------------------------------------------------------------------
+
+#: Options that do not change an image, not even its last bits; they may differ when a run resumes.
+WITHOUT_EFFECT = ("offload", "concurrency", "timeout", "retries")
 FAMILIES = ("qwen", "gpt", "gemini", "grok")  # names of models with editors and judges
 
 
 @dataclass(frozen=True)
 class EditorChoice:
-    """An editor as the user named it, resolved but not loaded.
+    """An editor as the user named it, resolved but not loaded."""
 
-    slug        Name of its folder in a run: its name, or the end of its path or hub id.
-    row         Argument of `editors.get_editor`.
-    checkpoint  Model reference of the table or the user; None for editors without a model.
-    options     Sampler settings of the row, overridden by the command line.
-    made        An editor in memory, from Python, or `ExternalEdits`.
-    remedy      The remedy around it (`nein.models.remedies`), or "".
-    plain       With a remedy: the editor without it.
-    edits       Edits per sample; asks_the_run: whether the run's judge chooses one of them.
-    """
-
-    asked: str
-    slug: str
-    row: str
-    checkpoint: str | None = None
-    revision: str | None = None
-    options: Json = field(default_factory=dict)
-    made: Any = None
-    remedy: str = ""
-    plain: EditorChoice | None = None
-    edits: int = 1
-    asks_the_run: bool = False
+    name: str  # as the user wrote it, with the remedy
+    slug: str  # its folder in a run: its name, or the end of its path or hub id
+    row: str  # argument of `editors.get_editor`
+    checkpoint: str | None = (
+        None  # model reference of the table or the user; None for editors without a model
+    )
+    revision: str | None = None  # of the checkpoint
+    options: Json = field(default_factory=dict)  # settings of the row, overridden by the command line
+    instance: Any = None  # an editor in memory, from Python, or `ExternalEdits`
+    remedy: str = ""  # around the editor (`nein.models.remedies`)
+    without_remedy: EditorChoice | None = None  # the same editor, if there is a remedy
+    edits_per_sample: int = 1
+    uses_run_judge: bool = False  # whether the run's judge chooses among the edits
 
     @property
     def external(self) -> ExternalEdits | None:
         """Images of `--edited`, in place of an editor."""
-        return self.made if isinstance(self.made, ExternalEdits) else None
+        return self.instance if isinstance(self.instance, ExternalEdits) else None
 
     @property
     def place(self) -> str:
-        """See `nein.engine.stages.Model`."""
+        """ "device" or "remote": see `nein.engine.stages.Model`."""
         return "device" if self.requests is None else "remote"
 
     @property
     def requests(self) -> int | None:
-        """Its parallel edits, each a block (0: as many as the command says); None: it takes batches."""
-        if self.made is not None:
-            return getattr(self.made, "concurrency", None)
+        """Number of parallel edits, each a block (0: as many as the command says); None: it takes batches."""
+        if self.instance is not None:
+            return getattr(self.instance, "concurrency", None)
         if is_served(self.row) or "concurrency" in self.options:
             return int(self.options.get("concurrency") or 0)
-        thing = editors.load_plugin(self.row)
-        if thing is None or isinstance(thing, type):
-            return 0 if getattr(thing, "paid", False) else None
+        plugin = editors.load_plugin(self.row)
+        if plugin is None or isinstance(plugin, type):
+            return 0 if getattr(plugin, "paid", False) else None
         return 1  # a function
 
     def load(
         self, *, device: str, dtype: str, batch_size: int, services: Callable[[], Services] | None = None
     ) -> editors.Editor:
-        """The editor, without its remedy, with its weights in memory. Raises EditorError. services: settings
-        of one behind an address."""
-        if self.made is not None:
-            return self.made
+        """The editor without its remedy. services: settings of editors behind an address. Raises
+        EditorError."""
+        if self.instance is not None:
+            return self.instance
         settings: dict[str, Any] = {"device": device, "dtype": dtype, "batch_size": batch_size}
         if services is not None and is_served(self.row):
             settings |= services().options
@@ -87,56 +87,72 @@ class EditorChoice:
             settings |= {"checkpoint": self.checkpoint, "revision": self.revision}
         return editors.get_editor(self.row, **{**settings, **self.options})
 
-    def kinship(self, judge: str) -> str:
-        """A warning for a judge of the editor's family, by their names; "" for any other."""
+    def warn_of_kinship(self, judge: str) -> str:
+        """A warning if the judge is of the editor's family, by their names; "" otherwise."""
         models = [references.split_label(judge)[1], self.checkpoint or self.row]
         names = [parse_reference(model).name.lower() for model in models]
-        family = next((family for family in FAMILIES if all(family in name for name in names)), "")
-        sentence = f"The judge '{judge}' and the editor '{self.asked}' are of one family"
-        why = "judges prefer their own (arXiv:2604.11589); compare with another judge."
-        return f"{sentence}, {family}; {why}" if family else ""
+        for family in FAMILIES:
+            if all(family in name for name in names):
+                return (
+                    f"The judge '{judge}' and the editor '{self.name}' are of one family, {family}; judges "
+                    "prefer their own (arXiv:2604.11589); compare with another judge."
+                )
+        return ""
 
     def check_references(self) -> None:
         """Raises UserError or EditorError for a missing embedded model or local file."""
-        if self.made is not None:
+        if self.instance is not None:
             return
         if self.checkpoint is not None:
             resolve(self.checkpoint)
         row = editors.find_row(self.row)
-        for option, kind in row.models.items() if row else ():
-            folder = resolve(self.options[option])
-            if row and kind is None and not is_local(folder):
+        for option, source in row.models.items() if row else ():
+            path = resolve(self.options[option])
+            if row and source is None and not is_local(path):
                 how = row.note.partition("; ")[0]
-                raise UserError(f"Editor '{row.name}' has no file '{folder}' for '{option}'. {how}.")
+                raise UserError(f"Editor '{row.name}' has no file '{path}' for '{option}'. {how}.")
 
     def identity(self) -> Json:
-        """The user's choice, for the manifest, without reading any file."""
+        """The user's choice, for the manifest: names, options, and digests of files; loads nothing."""
         facts: Json = {"editor": parse_reference(self.row).without_address}
-        facts |= {"mend": self.remedy} if self.remedy else {}
+        if self.remedy:
+            facts["mend"] = self.remedy
         if self.remedy.startswith("rewrite:"):
             from nein.models.rewriters import find_source
 
             source = find_source(self.remedy.removeprefix("rewrite:"))
             if digests := references.digest_models({"source": source}):
                 facts["mend.rewriter"] = digests
+
         if self.external is not None:
-            facts |= {"made": "elsewhere"} | ({"decoding": "plain"} if self.external.plain else {})
-        elif self.made is not None:
-            facts |= {"made": "in memory", "fingerprint": self.made.fingerprint}
-        else:
-            decisive = {key: value for key, value in self.options.items() if key not in WITHOUT_EFFECT}
-            facts |= {"checkpoint": self.checkpoint, "revision": self.revision}
-            facts |= {f"editor.{key}": value for key, value in sorted(decisive.items())}
-            row, models = editors.find_row(self.row), {}  # role -> a reference with files
-            if row is None:
-                plugins = editors.find_plugins() if parse_reference(self.row).kind == "name" else {}
-                models["editor"] = plugins[self.row].value if plugins else self.row
-            elif self.checkpoint:
-                models["checkpoint"] = self.checkpoint + (f"@{self.revision}" if self.revision else "")
-            for name in (*row.models, "lora") if row else ():
-                models |= {name: str(self.options[name])} if self.options.get(name) else {}
-            facts |= references.digest_models(models)
-        return facts
+            facts["made"] = "elsewhere"
+            if self.external.plain:
+                facts["decoding"] = "plain"
+            return facts
+        if self.instance is not None:
+            return {**facts, "made": "in memory", "fingerprint": self.instance.fingerprint}
+
+        facts |= {"checkpoint": self.checkpoint, "revision": self.revision}
+        decisive = {key: value for key, value in self.options.items() if key not in WITHOUT_EFFECT}
+        facts |= {f"editor.{key}": value for key, value in sorted(decisive.items())}
+        return facts | references.digest_models(self._find_models())
+
+    def _find_models(self) -> dict[str, str]:
+        """Role -> reference of the editor's models and code, for digests."""
+        row = editors.find_row(self.row)
+        if row is None:
+            plugins = editors.find_plugins() if parse_reference(self.row).kind == "name" else {}
+            return {"editor": plugins[self.row].value if plugins else self.row}
+        models = {}
+        if self.checkpoint:
+            models["checkpoint"] = self.checkpoint + (f"@{self.revision}" if self.revision else "")
+        for option in (*row.models, "lora"):
+            if self.options.get(option):
+                models[option] = str(self.options[option])
+        return models
+
+
+# --- from names to choices -------------------------------------------------------------------------------
 
 
 def resolve_editors(
@@ -156,17 +172,23 @@ def resolve_editors(
     mend       Remedies; every editor is repeated with each of them.
     """
     if edited is not None:
+        found = find_external_edits(expand_user(edited), as_released)
         return [
-            EditorChoice(f"{edits.name}/{edits.track}", _folder_name(edits.name), edits.name, made=edits)
-            for edits in find(expand_user(edited), as_released)
+            EditorChoice(f"{edits.name}/{edits.track}", _folder_name(edits.name), edits.name, instance=edits)
+            for edits in found
         ]
-    parts = [every_editor(preset) if name == "all" else [name] for name in names]
-    distinct = list(dict.fromkeys(name for part in parts for name in part))
+    expanded: list[str] = []
+    for name in names:
+        expanded += every_editor(preset) if name == "all" else [name]
+    distinct = list(dict.fromkeys(expanded))
+
+    # Overrides that no editor knows; the first editor's error names the options that it has.
     if all(references.get_object(name) is None for name in distinct):  # an editor in memory has its options
         rows = [editors.find_row(split_editor(name)[1]) for name in distinct]
-        for option in overrides:
+        for option, value in overrides.items():
             if not any(row is None or option in row.settings for row in rows):
-                editors.check(split_editor(distinct[0])[1], **{option: overrides[option]})
+                editors.check(split_editor(distinct[0])[1], **{option: value})
+
     choices = []
     for name in distinct:
         plain = choose_editor(name, preset, overrides)
@@ -175,13 +197,24 @@ def resolve_editors(
             from nein.models.remedies import editors as remedies  # imports language models and rewards
 
             remedies.check(remedy, plain.row)
-            name, folder = f"{plain.asked}+{remedy}", f"{plain.slug}+{_folder_name(remedy)}"
             count, judge = remedies.parse_best_of(remedy) if remedy.startswith(remedies.BEST_OF) else (1, "")
-            mended = replace(plain, asked=name, slug=folder, remedy=remedy, plain=plain)
-            choices.append(replace(mended, edits=count, asks_the_run=judge == remedies.judges.REMOVAL))
-    for folder in (choice.slug for choice in choices):
-        if len(twins := [repr(choice.asked) for choice in choices if choice.slug == folder]) > 1:
-            raise UserError(f"{' and '.join(twins)} have the same name, '{folder}'; rename one: NAME=EDITOR.")
+            mended = replace(
+                plain,
+                name=f"{plain.name}+{remedy}",
+                slug=f"{plain.slug}+{_folder_name(remedy)}",
+                remedy=remedy,
+                without_remedy=plain,
+                edits_per_sample=count,
+                uses_run_judge=judge == remedies.judges.REMOVAL,
+            )
+            choices.append(mended)
+
+    for choice in choices:
+        twins = [repr(other.name) for other in choices if other.slug == choice.slug]
+        if len(twins) > 1:
+            raise UserError(
+                f"{' and '.join(twins)} have the same name, '{choice.slug}'; rename one: NAME=EDITOR."
+            )
     return choices
 
 
@@ -218,13 +251,14 @@ def split_editor(name: str) -> tuple[str | None, str, str | None]:
 def choose_editor(text: str, preset: str, overrides: Json) -> EditorChoice:
     """One editor, as `resolve_editors` does. Raises EditorError or UserError."""
     if (editor := references.get_object(text)) is not None:
-        return EditorChoice(text, text, text, made=editor)
+        return EditorChoice(text, text, text, instance=editor)
     label, name, checkpoint = split_editor(text)
-    form, row = parse_reference(name), editors.find_row(name)
+    parsed, row = parse_reference(name), editors.find_row(name)
     options = {key: value for key, value in overrides.items() if row is None or key in row.settings}
-    if form.kind in ("attribute", "served"):
+    if parsed.kind in ("attribute", "served"):
         editors.check(name)
-        folder = form.name if form.kind == "attribute" else slugify(form.without_address.replace(":#", "-"))
+        served_name = slugify(parsed.without_address.replace(":#", "-"))
+        folder = parsed.name if parsed.kind == "attribute" else served_name
         return EditorChoice(text, label or folder, name, options=options)
     if row is None or not row.preset:
         if checkpoint is not None:
@@ -232,26 +266,29 @@ def choose_editor(text: str, preset: str, overrides: Json) -> EditorChoice:
         return EditorChoice(text, label or name, name, options=options)
     row = editors.find_preset_row(name, preset)
     editors.check(row.name, **options)
-    folder = slugify(name) if checkpoint is None else f"{name}-{slugify(checkpoint)}"
-    revision, checkpoint = (row.revision, row.checkpoint) if checkpoint is None else (None, checkpoint)
+    if checkpoint is not None:
+        folder, revision = f"{name}-{slugify(checkpoint)}", None
+    else:
+        folder, revision, checkpoint = slugify(name), row.revision, row.checkpoint
     if checkpoint is None:
         raise UserError(f"Editor '{name}' needs your checkpoint: {row.obtain}.")
     return EditorChoice(text, label or folder, row.name, checkpoint, revision, {**row.options(), **options})
 
 
+# --- edited images of other programs ---------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class ExternalEdits:
-    """Edited images of one method on one track, by sample id; a missing one is a failed edit.
-
-    plain  Images are read as by NeIn's released scripts: `images.decode`, and detectors see them upright.
-    """
+    """Edited images of one method on one track; a missing one is a failed edit."""
 
     name: str  # of the method
     track: str
-    files: Mapping[str, Path]
-    plain: bool = False
+    files: Mapping[str, Path]  # by sample id
+    plain: bool = False  # read as by NeIn's released scripts: `images.decode`, and detectors see them upright
 
     def check_samples(self, samples: Sequence[Sample]) -> None:
+        """Raises UserError if no image is of these samples."""
         if not self.files.keys() & {sample.id for sample in samples}:
             raise UserError(
                 f"No image of '{self.name}' is named after a sample; images: {shortlist(self.files, 2)}, "
@@ -273,14 +310,15 @@ class ExternalEdits:
         return EditResult(sample_id, image), images.read_orientation(path) if self.plain else 1
 
 
-def find(folder: Path, plain: bool = False) -> list[ExternalEdits]:
+def find_external_edits(folder: Path, plain: bool = False) -> list[ExternalEdits]:
     """Every method and track below `folder`: METHOD/ID.jpg or METHOD/TRACK/ID.jpg, also in folders of a
     thousand samples (000/, 001/), or only the images of one method. Raises UserError."""
-    files_of: dict[tuple[str, str], dict[str, Path]] = {}
+    files_of: dict[tuple[str, str], dict[str, Path]] = {}  # (method, track) -> sample id -> file
     for path in sorted(folder.rglob("*")):
-        *inside, _ = path.relative_to(folder).parts
-        parts = [part for part in inside if not re.fullmatch(r"\d{3,}", part)]
-        method, track = [*parts, folder.resolve().name][0], [*parts[1:], "negative"][0]
+        parents = path.relative_to(folder).parts[:-1]
+        parts = [part for part in parents if not re.fullmatch(r"\d{3,}", part)]
+        method = parts[0] if parts else folder.resolve().name
+        track = parts[1] if len(parts) > 1 else "negative"
         is_other = len(parts) > 2 or track not in TRACKS or any(part.startswith(".") for part in parts)
         if is_other or path.suffix.lower() not in IMAGE_SUFFIXES:
             continue
@@ -293,4 +331,4 @@ def find(folder: Path, plain: bool = False) -> list[ExternalEdits]:
             f"'{folder}' holds no edited images; --edited takes a folder with <method>/<NeIn id>.jpg (or "
             f"{', '.join(IMAGE_SUFFIXES)})."
         )
-    return [ExternalEdits(*key, files, plain) for key, files in sorted(files_of.items())]
+    return [ExternalEdits(method, track, files, plain) for (method, track), files in sorted(files_of.items())]

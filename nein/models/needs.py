@@ -42,7 +42,7 @@ def editor_needs(names: Sequence[str], preset: str, overrides: Json | None = Non
     needs: list[Need] = []
     for name in names:
         choice = choose_editor(name, preset, overrides or {})
-        if choice.made is None:  # not in memory, not a folder of edits
+        if choice.instance is None:  # not in memory, not a folder of edits
             needs += editors.origins(choice.row, choice.checkpoint, choice.revision, **choice.options)
     return needs
 

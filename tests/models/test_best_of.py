@@ -50,7 +50,7 @@ def requests(n):
 
 
 def best(judge, count=4):
-    return remedies.Best(Seeded(), judge, count, f"best-of:{count}:test")
+    return remedies.BestOf(Seeded(), judge, count, f"best-of:{count}:test")
 
 
 def shades(results):
@@ -60,11 +60,11 @@ def shades(results):
 def test_the_candidate_that_the_judge_likes_best_is_taken_and_the_first_is_the_plain_edit():
     asked = requests(5)
     results = best(Brightest()).edit(asked)
-    every = [[remedies.seed_of(one, k) % 251 for k in range(4)] for one in asked]
+    every = [[remedies.make_seed(one, k) % 251 for k in range(4)] for one in asked]
     assert shades(results) == [max(row) for row in every]
     assert [row[0] for row in every] == shades(Seeded().edit(asked))
     assert results[0].note.startswith(f"best-of:4:test: candidate {every[0].index(max(every[0])) + 1} of 4 (")
-    assert len({seed for one in asked for seed in (remedies.seed_of(one, k) for k in range(4))}) == 20
+    assert len({seed for one in asked for seed in (remedies.make_seed(one, k) for k in range(4))}) == 20
 
 
 def test_a_choice_depends_neither_on_the_batch_nor_on_the_order_and_of_equals_the_first_is_taken():
@@ -81,7 +81,7 @@ def test_a_choice_depends_neither_on_the_batch_nor_on_the_order_and_of_equals_th
 
 def test_what_cannot_be_judged_is_counted_and_never_taken():
     asked = requests(1)
-    every = sorted(remedies.seed_of(asked[0], k) % 251 for k in range(4))
+    every = sorted(remedies.make_seed(asked[0], k) % 251 for k in range(4))
     editor = best(Brightest(unreadable=every[2]))
     [result] = editor.edit(asked)
     assert shades([result]) == [every[3]]
@@ -100,10 +100,10 @@ def test_a_candidate_without_a_picture_is_not_judged():
                 for one, request in zip(made, requests, strict=True)
             ]
 
-    [result] = remedies.Best(Half(), Brightest(), 2, "arm").edit(requests(1))
-    assert shades([result]) == [remedies.seed_of(requests(1)[0], 1) % 251]
+    [result] = remedies.BestOf(Half(), Brightest(), 2, "arm").edit(requests(1))
+    assert shades([result]) == [remedies.make_seed(requests(1)[0], 1) % 251]
     [plain, arm] = editor_choice.resolve_editors(["ip2p"], "nano", {}, mend=["best-of:4:removal"])
-    assert [choice.asks_the_run for choice in (plain, arm)] == [False, True]
+    assert [choice.uses_run_judge for choice in (plain, arm)] == [False, True]
 
 
 def test_removal_reads_from_either_sentence_what_is_to_be_gone_and_asks_for_it():

@@ -60,7 +60,7 @@ def test_an_attribute_of_a_file_is_loaded_and_may_have_a_name_of_the_users(tmp_p
     ],
 )
 def test_a_judge_of_the_editors_own_family_is_noted(editor, judge, family):
-    note = editor_choice.choose_editor(editor, "paper", {}).kinship(judge)
+    note = editor_choice.choose_editor(editor, "paper", {}).warn_of_kinship(judge)
     assert (f"are of one family, {family}; judges prefer their own" in note) == bool(family) == bool(note)
 
 

@@ -26,7 +26,7 @@ def choose(*argv):
 
 
 def asked(*argv):
-    return [choice.asked for choice in choose(*argv)]
+    return [choice.name for choice in choose(*argv)]
 
 
 def test_all_is_every_editor_that_ships_once_in_order_and_says_what_it_leaves_out(monkeypatch, caplog):

@@ -14,7 +14,7 @@ from nein.datasets import nein as loading
 from nein.datasets.nein import load_folder, validate_images
 from nein.engine import images
 from nein.loading.errors import UserError
-from nein.models.editor_choice import find
+from nein.models.editor_choice import find_external_edits
 from tests.helpers.hub import Repository
 from tests.reporting import made
 
@@ -89,7 +89,7 @@ def test_two_files_of_one_name_are_named(make_data):
     with pytest.raises(UserError, match=rf"two files of one name: {path.with_suffix('.jpg')} and {path}"):
         load_folder(root)
     with pytest.raises(UserError, match=r"1\.jpg' and '.*1\.png' are of one sample"):
-        find(path.parent)
+        find_external_edits(path.parent)
 
 
 def test_all_faults_of_the_records_are_said_at_once(make_data):

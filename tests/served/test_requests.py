@@ -66,7 +66,7 @@ def convert(where, **options):
 
 
 def rewrite(where):
-    add_remedy(Identity(), f"rewrite:llm:{where}", services=None, device="cpu").send(
+    add_remedy(Identity(), f"rewrite:llm:{where}", services=None, device="cpu").prepare(
         [editors.EditRequest("a", PICTURES[0], TOLD, 7), editors.EditRequest("b", PICTURES[0], "No dog.", 8)]
     )
 

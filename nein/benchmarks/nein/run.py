@@ -73,7 +73,7 @@ class NeIn(Benchmark):
         notes = [*_note_missing_images(dataset, config.data)] if dataset.missing else []
         model_kinds = stages.list_model_kinds(judged)
         if "vqa" in model_kinds:
-            notes += filter(None, (choice.kinship(config.models.vqa) for choice in choices))
+            notes += filter(None, (choice.warn_of_kinship(config.models.vqa) for choice in choices))
         blocks = Blocks(len(dataset.samples), config.batch_size, dataset.select(config.limit, config.samples))
         # What all runs share: the scorer, and the identity of each metric.
         answers = _read_log(config, choices) if judged != metrics else None
@@ -190,8 +190,8 @@ def _make_model(
     load = functools.partial(
         choice.load, device=device, dtype=config.dtype, batch_size=config.batch_size, services=services
     )
-    load_plain = loaders.setdefault((choice.plain or choice).asked, Shared(load))
-    name = f"{choice.asked}/{choice.external.track}" if choice.external else choice.asked
+    load_plain = loaders.setdefault((choice.without_remedy or choice).name, Shared(load))
+    name = f"{choice.name}/{choice.external.track}" if choice.external else choice.name
     loader = functools.partial(_load_editor, config, choice, device, load_plain)
     return Model.one(name, loader, choice.place, "editor", choice.requests or 0)
 
@@ -218,7 +218,7 @@ def _load_editor(
 def _identify(config: EvalConfig, choice: EditorChoice) -> dict[str, Any]:
     """The identity of the editor; of a remedy that asks the run's judge, also that of the judge."""
     identity = choice.identity()
-    if choice.asks_the_run:
+    if choice.uses_run_judge:
         judge = config.models.vqa
         identity["mend.judge"] = {"name": identify(judge), **digest_models({"judge": judge})}
     return identity

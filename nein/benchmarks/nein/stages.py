@@ -78,7 +78,7 @@ class Edit(Stage):
     config: EvalConfig
 
     def __post_init__(self) -> None:
-        self.asks = {self.choice.row: self.choice.edits} if is_served(self.choice.row) else {}
+        self.asks = {self.choice.row: self.choice.edits_per_sample} if is_served(self.choice.row) else {}
 
     def read(self, number: int) -> tuple[int, list[tuple[Sample, Any]]]:
         """The samples of a block, each with its image (H, W, 3) uint8, or the reason why there is none."""
