@@ -244,5 +244,5 @@ def measured(rows):
     """The figures of rows of retrieval or of multiple choice."""
     every = list(rows)
     of = scores.table_retrieval if "direction" in every[0] else scores.table_choices
-    table = scores.table({"task": "x", "variant": "y", **row} for row in of(every))
+    table = scores.make_table({"task": "x", "variant": "y", **row} for row in of(every))
     return frames.records(estimates.make_estimates(table))

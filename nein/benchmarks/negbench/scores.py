@@ -1,13 +1,13 @@
-"""The table of scores of a NegBench run: a row per metric of every caption, image, question and group.
+"""Makes the table of scores of a NegBench run: a row per metric of every caption, image, question and group.
 
-Metrics of the table are those of `estimates`, of single samples, and
+Metrics of the table are those that `estimates` lists, of single samples, and
 
 cell, answer cell      of minimal pairs the four scores, or yes (1) and no (0), in the order of `two_way`
 """
 
 from __future__ import annotations
 
-import functools
+import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +17,7 @@ import numpy as np
 from nein.benchmarks import baselines
 from nein.benchmarks.baselines import BASELINES
 from nein.benchmarks.negbench import retrieval
-from nein.benchmarks.negbench.scoring import NO_CAPTION, RECALLS, are_tied, read_rows
+from nein.benchmarks.negbench.scoring import EMPTY_CAPTION, NO_CAPTION, RECALLS, are_tied, read_rows
 from nein.benchmarks.negbench.stages import ModelTasks
 from nein.datasets.negbench import records
 from nein.datasets.negbench.other_tests import ALL_FOUR, GROUP, NO, YES
@@ -26,30 +26,36 @@ from nein.datasets.negbench.registry import BINARY
 from nein.engine.folder import Row
 from nein.reporting.scores import ScoreTable
 
-#: Columns of the table. item: joins original and negated captions, or the images of one query. templates,
-#: chosen: of the options, and of the chosen ones, separated by "/". difficulty: JSON. failed: the model or an
-#: image failed, and the next command tries again. alike: all options score the same. first: the right
-#: option is shown first. answer: the right answer to a yes/no question.
-_DETAILS = "task kind direction item type templates chosen outcome difficulty failed alike first answer"
-DETAILS = tuple(_DETAILS.split())
-#: Chance that four questions which share their scores are all right: in one of six orders the two true pairs
-#: score highest (Winoground, arXiv:2204.03162, Table 3).
-SIXTH = 1 / 6
+#: Columns of the table besides id, source, metric, value and reason.
+DETAILS = (
+    *("task", "kind", "direction"),
+    "item",  # joins original and negated captions, or the images of one query
+    "type",
+    *("templates", "chosen"),  # of the options, and of the chosen ones, separated by "/"
+    "outcome",  # of `OUTCOMES`, or the index of a cell
+    "difficulty",  # JSON: axis -> level
+    "failed",  # "yes": the model or an image failed, and the next command tries again
+    "alike",  # "yes": all options score the same
+    "first",  # "yes": the right option is shown first
+    "answer",  # the right answer to a yes/no question
+)
 #: Which of two questions that belong together are answered right.
 OUTCOMES = ("both", "first alone", "second alone", "neither")
-
-table = functools.partial(ScoreTable.from_rows, details=DETAILS)
 
 
 def make_scores(model_tasks: ModelTasks) -> ScoreTable:
     """The table of scores of a run; its manifest gets the number of truncated captions."""
     if model_tasks.kind == "dual":
         model_tasks.folder.update(cut=model_tasks.count_cut())
-    return table(
-        row
+    rows_of_tasks = [
+        make_table_rows(task, read_rows(model_tasks, task), model_tasks.find_complete(task))
         for task in model_tasks.tasks
-        for row in make_table_rows(task, read_rows(model_tasks, task), model_tasks.find_complete(task))
-    )
+    ]
+    return make_table(itertools.chain(*rows_of_tasks))
+
+
+def make_table(rows: Iterable[Row]) -> ScoreTable:
+    return ScoreTable.from_rows(rows, details=DETAILS)
 
 
 def make_table_rows(
@@ -57,23 +63,25 @@ def make_table_rows(
 ) -> Iterator[Row]:
     """The table rows of a task. complete: the task without a limit, on which the text reader is trained."""
     if isinstance(task, ChoiceTask):
-        knows_types = task.kind != BINARY
         yes_no = bool(task.questions) and task.questions[0].texts == [YES, NO]
-        read = score_text_reader(complete, task) if isinstance(complete, ChoiceTask) else ()
-        figures: Iterable[Row] = (*table_choices(rows, knows_types=knows_types, is_yes_no=yes_no), *read)
+        table_rows = table_choices(rows, knows_types=task.kind != BINARY, is_yes_no=yes_no)
+        if isinstance(complete, ChoiceTask):
+            table_rows = itertools.chain(table_rows, score_text_reader(complete, task))
     else:
-        figures = table_judged(rows) if task.asked else table_retrieval(rows)
-    return ({"task": task.what, "variant": task.variant, **row} for row in figures)
+        table_rows = table_judged(rows) if task.asked else table_retrieval(rows)
+    for row in table_rows:
+        yield {"task": task.what, "variant": task.variant, **row}
 
 
 def score_text_reader(complete: ChoiceTask, task: ChoiceTask) -> Iterator[Row]:
-    """Rows of the text reader on the questions of `task`; it is trained on those of `complete`."""
+    """The table rows of the text reader on the questions of `task`; it is trained on those of `complete`."""
     training = {}
     for question in complete.questions:
         # Both images of a pair of HardNeg-Syn, positive/7_img.png and negative/7_img.png, are one scene.
         scene = re.sub("^(positive|negative)/", "", question.cluster)
-        words = question.asked, tuple(question.texts)
-        training[question.id] = baselines.Question(*words, question.correct, scene)
+        training[question.id] = baselines.Question(
+            question.asked, tuple(question.texts), question.correct, scene
+        )
     values = baselines.read_texts(training)  # id -> 1.0 right, 0.0 wrong; empty: too few to learn from
     for question in task.questions if values else ():
         labels = {"id": question.id, "source": question.cluster, "metric": baselines.TEXT_READER}
@@ -85,8 +93,8 @@ def table_retrieval(rows: Iterable[Row]) -> Iterator[Row]:
     """A table row per recall of every retrieval row."""
     for row in rows:
         labels = {key: row[key] for key in ("id", "source", "kind", "direction", "item")}
-        failed = "yes" if row["reason"] not in ("", *NO_CAPTION) else None
-        labels |= {"reason": row["reason"] or None, "failed": failed}
+        is_final = row["reason"] in ("", EMPTY_CAPTION, NO_CAPTION)
+        labels |= {"reason": row["reason"] or None, "failed": None if is_final else "yes"}
         for metric in RECALLS:
             yield {**labels, "metric": metric, "value": row[metric]}
 
@@ -117,22 +125,26 @@ def table_choices(rows: Iterable[Row], knows_types: bool = True, is_yes_no: bool
     for row in rows:
         labels = {"id": row["id"], "source": row["source"], "type": row["type"] if knows_types else None}
         shares, reason = row["shares"], row["reason"] or None
+        templates = [(template or "") if knows_types else "" for template in row["templates"]]
         chosen = [t or "" for t, share in zip(row["templates"], shares or (), strict=False) if share > 0]
+        right_answer = "no" if row["correct"] else "yes"
         yield {
             **labels,
             "value": row["credit"],
             "reason": reason,
-            "templates": "/".join((template or "") if knows_types else "" for template in row["templates"]),
+            "templates": "/".join(templates),
             "chosen": None if shares is None else "/".join(chosen),
             "failed": "yes" if row.get("failed", row["reason"]) else None,
             "alike": "yes" if are_tied(row.get("scores")) else None,
             "first": "yes" if row["shown"][0] == row["correct"] else None,
-            "answer": None if not is_yes_no else "no" if row["correct"] else "yes",
+            "answer": right_answer if is_yes_no else None,
         }
-        for name in BASELINES:
-            if name in row:
-                why = reason or (None if row[name] is not None else "not read, or all options score alike")
-                yield {**labels, "metric": name, "value": row[name], "reason": why}
+        for baseline in BASELINES:
+            if baseline in row:
+                value, why = row[baseline], reason
+                if value is None:
+                    why = reason or "not read, or all options score alike"
+                yield {**labels, "metric": baseline, "value": value, "reason": why}
         for score, name, size in row["groups"]:
             groups.setdefault(score, {}).setdefault((name, size), []).append(row)
     for score, by_name in groups.items():
@@ -141,11 +153,20 @@ def table_choices(rows: Iterable[Row], knows_types: bool = True, is_yes_no: bool
                 yield from _table_group(score, name, group)
 
 
+# --- groups of questions that belong together ------------------------------------------------------
+
+#: Chance that four questions which share their scores are all right: in one of six orders the two true pairs
+#: score highest (Winoground, arXiv:2204.03162, Table 3).
+SIXTH = 1 / 6
+
+
 def _table_group(score: str, name: str, group: Sequence[Row]) -> Iterator[Row]:
     """The table rows of a group of questions; with an unscored question it is unscored."""
-    lost = next((row for row in group if row["credit"] is None), None)
-    labels = {"id": name, "source": (lost or group[0])["source"], "type": score}
-    measured = {**labels, "reason": None if lost is None else lost["reason"]}
+    unscored = next((row for row in group if row["credit"] is None), None)
+    labels = {"id": name, "source": (unscored or group[0])["source"], "type": score}
+    measured = {**labels, "reason": None if unscored is None else unscored["reason"]}
+
+    # All right together, and by guessing.
     difficulty = json.dumps(group[0]["difficulty"]) if len(group) == 4 else None
     value = _multiply_credits(group, [False] * len(group))
     yield {**measured, "metric": "joint", "value": value, "difficulty": difficulty}
@@ -153,13 +174,16 @@ def _table_group(score: str, name: str, group: Sequence[Row]) -> Iterator[Row]:
     four = len(group) == 4 and all(GROUP in {kind for kind, _, _ in row["groups"]} for row in group)
     guessed = SIXTH if four or score == GROUP else float(np.prod([1 / len(r["templates"]) for r in group]))
     yield {**labels, "metric": "joint chance", "value": guessed}
+
     if len(group) == 2:
-        for k, outcome in enumerate(OUTCOMES):
-            value = _multiply_credits(group, (k >= 2, k in (1, 3)))
+        wrong_by_outcome = ((False, False), (False, True), (True, False), (True, True))
+        for outcome, wrong in zip(OUTCOMES, wrong_by_outcome, strict=True):
+            value = _multiply_credits(group, wrong)
             yield {**measured, "metric": "pair", "outcome": outcome, "value": value}
+
+    # The cells of a minimal pair: an affirming and a denying caption, with each of two images once.
     if score not in (GROUP, ALL_FOUR) or len(group) != 4:
         return
-    # --- a minimal pair: an affirming and a denying caption, with each of two images once
     cells, choosing = {_locate_cell(row) for row in group}, [row for row in group if _chooses(row)]
     kinds = {row["type"] for row in group}
     if len(cells) == (2 if choosing else 4) and kinds == {AFFIRMATION, NEGATION}:
@@ -171,11 +195,11 @@ def _table_group(score: str, name: str, group: Sequence[Row]) -> Iterator[Row]:
 
 
 def _multiply_credits(group: Sequence[Row], wrong: Sequence[bool]) -> float | None:
-    """The product of the credits of a group; `wrong`: questions that count by the credit of wrong options."""
+    """The product of the credits of a group, where questions marked `wrong` count by 1 - credit."""
     credits = [row["credit"] for row in group]
     if None in credits:
         return None
-    return float(np.prod([1 - right if no else right for right, no in zip(credits, wrong, strict=True)]))
+    return float(np.prod([1 - credit if no else credit for credit, no in zip(credits, wrong, strict=True)]))
 
 
 def _chooses(row: Row) -> bool:
@@ -186,8 +210,8 @@ def _chooses(row: Row) -> bool:
 def _locate_cell(row: Row) -> tuple[int, int]:
     """(caption, image) of a question; 0: the affirming caption, and the image it is true of."""
     caption = int(row["type"] == NEGATION)
-    true = row["correct"] == 0 if row["templates"][0] is None else True
-    return caption, caption if true else 1 - caption
+    is_true = row["templates"][0] is not None or row["correct"] == 0  # an answer "yes", or a caption chosen
+    return caption, caption if is_true else 1 - caption
 
 
 def _fill_cells(four: Sequence[Row]) -> np.ndarray:

@@ -1,8 +1,8 @@
-"""Scores every caption, image and question of a task, from features and answers: one row each.
+"""Scores every caption, image and question of a task from features and answers; `scores` makes the table of a
+run from these rows.
 
-Retrieval row: id, item, source, kind, direction, reason, and the recalls, also of the baselines
-("text only@1"). Rows of judged retrieval: `judged.make_verdict_rows`. Choice row: `make_choice_row`. A row
-without a value has a reason.
+Retrieval: id, item, source, kind, direction, reason, and the recalls, also of the baselines ("text only@1").
+Judged retrieval: `judged.make_verdict_rows`. Multiple choice: `make_choice_row`. No value: a reason.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from nein.engine.folder import Row
 from nein.metrics.dual import prepare, products
 
 TEXT_TO_IMAGE, IMAGE_TO_TEXT = "text_to_image", "image_to_text"
-NO_CAPTION = "the caption is empty", "it has no caption"
+EMPTY_CAPTION, NO_CAPTION = "the caption is empty", "it has no caption"  # reasons that no model causes
 RECALLS = [f"{name}@{k}" for name in ("recall", *BASELINES) for k in retrieval.KS]
 
 
 def read_rows(model_tasks: ModelTasks, task: Any) -> Iterator[Row]:
-    """The rows of a task, made from the run's blocks."""
+    """The rows of a task, made from the blocks of a finished run."""
     config, folder = model_tasks.config, model_tasks.folder
     options: Row = {"protocol": config.protocol}
     if isinstance(task, RetrievalTask) and task.asked:  # judged by the questions of the test
@@ -43,10 +43,14 @@ def read_rows(model_tasks: ModelTasks, task: Any) -> Iterator[Row]:
         yield from score_choices(task, *model_tasks.read_features(task), seed=config.seed, **options)
     else:
         answers: list[tuple[Any, dict[str, Row]]] = []
-        for stage, distinct in model_tasks.ask_questions(task):
+        for stage, blind_task in model_tasks.ask_questions(task):
             answer_rows = folder.rows(stage.name, stage.blocks.numbers if stage.task.questions else ())
-            answers.append((distinct, {row["id"]: row for row in answer_rows}))
-        yield from score_answers(task, answers[0][1], answers[1:], seed=config.seed, **options)
+            answers.append((blind_task, {row["id"]: row for row in answer_rows}))
+        (_, own_answers), *blind_answers = answers
+        yield from score_answers(task, own_answers, blind_answers, seed=config.seed, **options)
+
+
+# --- retrieval -------------------------------------------------------------------------------------
 
 
 def score_retrieval(
@@ -59,55 +63,58 @@ def score_retrieval(
               caption's own file, as released. It also decides ties (`retrieval.Ranks.recall`).
 
     A caption that occurs for two images is two captions."""
-    for kind in (task.original, task.negated):
-        items = [item for item in kind if item.image]
-        gallery, entries = [item.image for item in items], list(range(len(items)))  # each item's entry
+    for items_of_kind in (task.original, task.negated):
+        items = [item for item in items_of_kind if item.image]
+
+        # The gallery, and each item's entry in it.
         if protocol == "fixed":
             gallery = task.references
-            entry_of = {name: index for index, name in enumerate(gallery)}
+            entry_of = {name: entry for entry, name in enumerate(gallery)}
             entries = [entry_of[item.image] for item in items]
-        readable = [index for index, name in enumerate(gallery) if name in pictures.rows]  # (G,) entries
-        column = {index: number for number, index in enumerate(readable)}  # entry -> column of the scores
-        reasons = [[_why_not(text, texts) for text in item.captions] for item in items]
-        usable = [  # captions with a feature, whose image has one
-            (text, column[entry])
-            for item, entry, whys in zip(items, entries, reasons, strict=True)
-            for text, why in zip(item.captions, whys, strict=True)
-            if entry in column and not why
-        ]
-        to_image: Iterator[Row | None] = iter(())
-        to_text: list[Row | None] = [None] * len(readable)
-        if usable:
-            caption_rows, targets = np.array(
-                [(texts.rows[text], target) for text, target in usable]
-            ).T  # (N,)
-            gallery_rows = np.array([pictures.rows[gallery[index]] for index in readable])  # (G,)
-            inputs = texts.features, pictures.features, caption_rows, gallery_rows, targets
-            directions = zip(retrieval.rank(*inputs), retrieval.rank_baselines(*inputs), strict=True)
-            of_captions, to_text = (
-                _make_recalls({"recall": ranks, **baseline_ranks}, protocol)
-                for ranks, baseline_ranks in directions
-            )
-            to_image = iter(of_captions)
-        queried = set[int]()
-        for item, entry, whys in zip(items, entries, reasons, strict=True):
+        else:
+            gallery, entries = [item.image for item in items], list(range(len(items)))
+        readable = [entry for entry, name in enumerate(gallery) if name in pictures.rows]  # G entries
+        column_of = {entry: column for column, entry in enumerate(readable)}
+
+        # The N captions with a feature whose image has one, too.
+        reasons = [[_find_reason(text, texts) for text in item.captions] for item in items]
+        caption_rows, targets = list[int](), list[int]()  # rows of `texts`; columns of the own images
+        for item, entry, item_reasons in zip(items, entries, reasons, strict=True):
+            for text, reason in zip(item.captions, item_reasons, strict=True):
+                if entry in column_of and not reason:
+                    caption_rows.append(texts.rows[text])
+                    targets.append(column_of[entry])
+
+        caption_recalls: list[Row | None] = []  # of the N captions
+        image_recalls: list[Row | None] = [None] * len(readable)
+        if caption_rows:
+            gallery_rows = np.array([pictures.rows[gallery[entry]] for entry in readable])
+            rows = np.array(caption_rows), gallery_rows, np.array(targets)
+            to_image, to_text = retrieval.rank(texts.features, pictures.features, *rows)
+            blind_image, blind_text = retrieval.rank_baselines(texts.features, pictures.features, *rows)
+            caption_recalls = _make_recalls({"recall": to_image, **blind_image}, protocol)
+            image_recalls = _make_recalls({"recall": to_text, **blind_text}, protocol)
+
+        ranked_captions = iter(caption_recalls)
+        queried = set[int]()  # entries: an image is one query, however many items it has
+        for item, entry, item_reasons in zip(items, entries, reasons, strict=True):
             labels = {"item": item.id, "source": item.cluster, "kind": item.kind}
             unreadable = pictures.reasons.get(item.image, "")
-            for k, why in enumerate(whys):
-                recalls = next(to_image) if entry in column and not why else None
-                named = {"id": f"{item.id}#{k}", **labels, "direction": TEXT_TO_IMAGE}
-                yield named | (recalls or _make_unranked(unreadable or why))
-            if entry not in queried:  # an image is one query, however many items it has
+            for k, reason in enumerate(item_reasons):
+                recalls = next(ranked_captions) if entry in column_of and not reason else None
+                row = {"id": f"{item.id}#{k}", **labels, "direction": TEXT_TO_IMAGE}
+                yield row | (recalls or _make_unranked(unreadable or reason))
+            if entry not in queried:
                 queried.add(entry)
-                why = "none of its captions could be encoded" if item.captions else NO_CAPTION[1]
-                recalls = to_text[column[entry]] if entry in column else None
-                named = {"id": item.id, **labels, "direction": IMAGE_TO_TEXT}
-                yield named | (recalls or _make_unranked(unreadable or why))
+                recalls = image_recalls[column_of[entry]] if entry in column_of else None
+                reason = "none of its captions could be encoded" if item.captions else NO_CAPTION
+                row = {"id": item.id, **labels, "direction": IMAGE_TO_TEXT}
+                yield row | (recalls or _make_unranked(unreadable or reason))
 
 
-def _why_not(text: str, texts: Encoded) -> str:
-    """Why a caption is no query; "" if it is one."""
-    return texts.reasons.get(text, "") if text.strip() else NO_CAPTION[0]
+def _find_reason(caption: str, texts: Encoded) -> str:
+    """Why a caption cannot be ranked; "" if it can."""
+    return texts.reasons.get(caption, "") if caption.strip() else EMPTY_CAPTION
 
 
 def _make_unranked(reason: str) -> Row:
@@ -115,10 +122,19 @@ def _make_unranked(reason: str) -> Row:
 
 
 def _make_recalls(ranks: Mapping[str, Ranks], protocol: str) -> list[Row | None]:
-    """The recalls of each query, None if it has no own entry. ranks: "recall" or baseline -> ranks, (Q,)."""
-    columns = [part.recall(k, protocol).tolist() for part in ranks.values() for k in retrieval.KS]
-    values = (dict(zip(RECALLS, row, strict=True), reason="") for row in zip(*columns, strict=True))
-    return [row if count else None for count, row in zip(ranks["recall"].relevant, values, strict=True)]
+    """The recalls of each query; None if it has no own entry. ranks: "recall" or baseline -> of Q queries."""
+    columns = {}  # "recall@1" -> Q values
+    for name, query_ranks in ranks.items():
+        for k in retrieval.KS:
+            columns[f"{name}@{k}"] = query_ranks.recall(k, protocol).tolist()
+    rows: list[Row | None] = []
+    for query, own_entries in enumerate(ranks["recall"].relevant):
+        recalls = {name: values[query] for name, values in columns.items()}
+        rows.append({**recalls, "reason": ""} if own_entries else None)
+    return rows
+
+
+# --- multiple choice -------------------------------------------------------------------------------
 
 
 def score_choices(
@@ -141,52 +157,56 @@ def score_choices(
     mean_picture = retrieval.mean_feature(pictures.features, None, features)  # (D,)
     mean_text = retrieval.mean_feature(texts.features, None, features)  # (D,)
     for question in task.questions:
-        reasons = (*map(pictures.reasons.get, question.images), *map(texts.reasons.get, question.texts))
-        if reason := next(filter(None, reasons), ""):
-            outcome, alone = Row(scores=None, reason=reason), Row.fromkeys(BASELINES)
-            yield make_choice_row(question, outcome, alone, protocol=protocol, seed=seed)
+        reasons = [pictures.reasons.get(name) for name in question.images]
+        reasons += [texts.reasons.get(text) for text in question.texts]
+        if any(reasons):
+            outcome = Row(scores=None, reason=next(filter(None, reasons)))
+            yield make_choice_row(question, outcome, Row.fromkeys(BASELINES), protocol=protocol, seed=seed)
             continue
-        image_features = prepare(
-            pictures.features[[pictures.rows[name] for name in question.images]], features
-        )
-        # (options, D) each: a question may show one image or one per option
-        text_features = prepare(texts.features[[texts.rows[text] for text in question.texts]], features)
-        outcome = {"scores": products(image_features, text_features), "reason": ""}  # (options,)
-        text_only = products(mean_picture, text_features)  # (options,)
-        alone = {TEXT_ONLY: text_only, PICTURE_ONLY: products(image_features, mean_text)}
-        row = make_choice_row(question, outcome, alone, protocol=protocol, seed=seed)
-        yield {**row, "scores": [float(scale * float(x) + bias) for x in outcome["scores"]]}
+        # (C, D) each, a row per option: a question may show one image, or one per option
+        image_features = pictures.features[[pictures.rows[name] for name in question.images]]
+        text_features = texts.features[[texts.rows[text] for text in question.texts]]
+        image_features, text_features = prepare(image_features, features), prepare(text_features, features)
+        scores = products(image_features, text_features)  # (C,)
+        blind = {
+            TEXT_ONLY: products(mean_picture, text_features),  # (C,)
+            PICTURE_ONLY: products(image_features, mean_text),  # (C,)
+        }
+        outcome = {"scores": scores, "reason": ""}
+        row = make_choice_row(question, outcome, blind, protocol=protocol, seed=seed)
+        yield {**row, "scores": [float(scale * float(x) + bias) for x in scores]}
 
 
 def score_answers(
     task: ChoiceTask,
     answers: Mapping[str, Row],
-    unseen: Sequence[tuple[BlindTask, Mapping[str, Row]]] = (),
+    blind_answers: Sequence[tuple[BlindTask, Mapping[str, Row]]] = (),
     *,
     protocol: str = "fixed",
     seed: int = 0,
 ) -> Iterator[Row]:
-    """One row per question, from rows of `stages.Questions` by id.
+    """One row per question, from rows of `questions.Questions` by id.
 
-    unseen  Per baseline (the questions that stand in for the task's, their rows by id). A question whose
-            options are all alike is not asked: its baseline is chance."""
+    blind_answers  Per baseline (blind task, rows of its questions by id). A question whose options are all
+                   alike is not asked: its baseline is chance."""
     for question in task.questions:
-        alone: dict[str, Sequence[float] | None] = {}
-        for distinct, rows_by_id in unseen:
-            stand_in = distinct.stand_ins.get(question.id)
+        blind: dict[str, Sequence[float] | None] = {}
+        for blind_task, rows_by_id in blind_answers:
+            stand_in = blind_task.stand_ins.get(question.id)
             if stand_in is None:
-                alone[distinct.baseline] = [1 / len(question.options)] * len(question.options)
+                blind[blind_task.baseline] = [1 / len(question.options)] * len(question.options)
             elif stand_in.id in rows_by_id:
-                values = _values(stand_in, rows_by_id[stand_in.id])
-                same = None if values is None else distinct.reorder(question, stand_in, values)
-                alone[distinct.baseline] = same
-        yield make_choice_row(question, answers[question.id], alone, protocol=protocol, seed=seed)
+                values = _read_values(stand_in, rows_by_id[stand_in.id])
+                if values is not None:
+                    values = blind_task.reorder(question, stand_in, values)
+                blind[blind_task.baseline] = values
+        yield make_choice_row(question, answers[question.id], blind, protocol=protocol, seed=seed)
 
 
 def make_choice_row(
     question: Question,
     outcome: Mapping[str, Any],
-    alone: Mapping[str, Sequence[float] | np.ndarray | None],
+    blind: Mapping[str, Sequence[float] | np.ndarray | None],
     *,
     protocol: str,
     seed: int,
@@ -194,28 +214,25 @@ def make_choice_row(
     """The row of a question: its options, the choice as shares of them, and the credit.
 
     outcome  `scores` of the options, or `chosen`, with the reason if there is none.
-    alone    Baseline -> scores, or the choice as shares; under "paper" all-equal scores have no credit.
+    blind    Baseline -> scores, or the choice as shares; under "paper" all-equal scores have no credit.
     """
-    order_shown = order_options(question, seed, protocol)
-    shares, by_score = _values(question, outcome), "scores" in outcome
+    order, by_score = order_options(question, seed, protocol), "scores" in outcome
     credits: dict[str, float | None] = {}
-    for name, values in alone.items():
+    for baseline, values in blind.items():
         if values is not None and by_score:
-            values = (
-                None
-                if protocol == "paper" and are_tied(values)
-                else choose_option(values, order_shown, protocol)
-            )
-        credits[name] = None if values is None else float(values[question.correct])
+            refused = protocol == "paper" and are_tied(values)
+            values = None if refused else choose_option(values, order, protocol)
+        credits[baseline] = None if values is None else float(values[question.correct])
+    shares = _read_values(question, outcome)
     if shares is not None and by_score:
-        shares = choose_option(shares, order_shown, protocol).tolist()
+        shares = choose_option(shares, order, protocol).tolist()
     return {
         "id": question.id,
         "source": question.cluster,
         "type": question.type,
         "correct": question.correct,
         "templates": [option.template for option in question.options],
-        "shown": order_shown,
+        "shown": order,
         "shares": shares,
         "groups": [list(group) for group in question.groups],
         "difficulty": dict(question.difficulty),
@@ -226,7 +243,7 @@ def make_choice_row(
     }
 
 
-def _values(question: Question, outcome: Mapping[str, Any]) -> Any:
+def _read_values(question: Question, outcome: Mapping[str, Any]) -> Any:
     """The scores of the options, or the choice as shares of them; None if the model gave neither."""
     if "scores" in outcome:
         return outcome["scores"]
@@ -235,15 +252,15 @@ def _values(question: Question, outcome: Mapping[str, Any]) -> Any:
 
 
 def choose_option(
-    scores: Sequence[float] | np.ndarray, order_shown: Sequence[int], protocol: str = "fixed"
+    scores: Sequence[float] | np.ndarray, order: Sequence[int], protocol: str = "fixed"
 ) -> np.ndarray:
     """(C,) float64 with sum 1: the choice by (C,) finite scores, as shares of the options.
-    "fixed": ties share the choice. "paper": the first shown option wins, as `torch.argmax` documents."""
+    "fixed": ties share the choice. "paper": the first option shown wins, as in `torch.argmax`."""
     x = np.asarray(scores, dtype=np.float64)
     if protocol == "paper":
-        return np.eye(len(x))[order_shown[int(np.argmax(x[list(order_shown)]))]]
-    top = x == x.max()
-    return top / top.sum()
+        return np.eye(len(x))[order[int(np.argmax(x[list(order)]))]]
+    is_best = x == x.max()
+    return is_best / is_best.sum()
 
 
 def are_tied(scores: Sequence[float] | np.ndarray | None) -> bool:
