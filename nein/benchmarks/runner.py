@@ -190,7 +190,7 @@ class Benchmark:
             )
             if self.gap:
                 affirmed, negated = (table.where(variant=name) for name in self.gap)
-                gap = affirmed.less(negated)
+                gap = affirmed.subtract(negated)
             sides[run.name] = compare.Side(table, gap)
         return sides
 

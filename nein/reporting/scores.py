@@ -1,4 +1,4 @@
-"""The scores of a run as one table, from the rows of its blocks: the source of all estimates."""
+"""`ScoreTable`: the scores of a run as one table, from which all estimates are made; scores.csv on disk."""
 
 from __future__ import annotations
 
@@ -20,22 +20,25 @@ from nein.reporting import figures as frames
 from nein.reporting.figures import Figure
 from nein.statistics import Estimate
 
-#: Columns of every table, besides "value". source: what samples that depend on each other share: a picture.
+#: Columns of every table, besides "value". source: the image that dependent samples share, their cluster.
 COLUMNS = ("id", "source", "metric", "variant", "reason")
 
 
 class Pairs(NamedTuple):
-    """first, second: (n,) float64, the values of pairs scored in both; clusters: of each, its source."""
+    """The values of samples that are scored in two tables."""
 
-    first: np.ndarray
-    second: np.ndarray
-    clusters: list[int]
+    first: np.ndarray  # (N,) float64
+    second: np.ndarray  # (N,) float64
+    clusters: list[int]  # (N,) numbers of their sources
 
 
 @dataclass(frozen=True, eq=False)
 class ScoreTable:
     """A DataFrame of scores: `value` is float64, NaN for an unscored sample; all other columns are
-    categories, NaN for none. About 30 bytes a row, besides the names of samples."""
+    categories, NaN for none. About 30 bytes a row, besides the names of samples.
+
+    Its methods, in order: make a table; select rows; columns as arrays; estimates; two tables; files.
+    """
 
     frame: pd.DataFrame
 
@@ -44,20 +47,20 @@ class ScoreTable:
         """The table of rows, dataclasses or mappings, which are read once: `value` (a number; None: unscored,
         for the `reason`), `id`, and their other fields of `COLUMNS` and `details`. The default of `source` is
         the sample itself, that of `metric` "accuracy"."""
+        # Per column: its entries, numbered as they appear; and the number of each row's entry, -1 for none.
         collected = [(name, dict[Any, int](), array("i")) for name in (*COLUMNS, *details)]
         values = array("d")
         for item in rows:
             row = item if isinstance(item, Mapping) else vars(item)
             defaults = {"source": row["id"], "metric": "accuracy"}
-            for name, codes, column in collected:
+            for name, numbers, codes in collected:
                 entry = row.get(name, defaults.get(name))
-                column.append(-1 if entry is None else codes.setdefault(entry, len(codes)))
-            value = row["value"]
-            values.append(math.nan if value is None else value)
-        columns: dict[str, Any] = {
-            name: pd.Categorical.from_codes(np.frombuffer(column, np.intc), list(codes))  # type: ignore[call-overload]
-            for name, codes, column in collected
-        }
+                codes.append(-1 if entry is None else numbers.setdefault(entry, len(numbers)))
+            values.append(math.nan if row["value"] is None else row["value"])
+        columns: dict[str, Any] = {}
+        for name, numbers, codes in collected:
+            categories: Any = list(numbers)
+            columns[name] = pd.Categorical.from_codes(np.frombuffer(codes, np.intc), categories)
         return cls(pd.DataFrame({**columns, "value": np.frombuffer(values, np.float64)}, copy=False))
 
     def __len__(self) -> int:
@@ -76,26 +79,28 @@ class ScoreTable:
         return ScoreTable(self.frame[chosen])
 
     def names(self, column: str) -> list[Any]:
+        """The distinct entries of a column, as they appear."""
         return self.frame[column].dropna().unique().tolist()
 
-    def groups(self, *names: str) -> Iterator[tuple[tuple[Any, ...], ScoreTable]]:
-        """(entries of the columns, "" for none; their rows), in order of first appearance."""
-        for key, part in self.frame.groupby(list(names), observed=True, sort=False, dropna=False):
-            yield tuple("" if entry != entry else entry for entry in key), ScoreTable(part)
+    def groups(self, *columns: str) -> Iterator[tuple[tuple[Any, ...], ScoreTable]]:
+        """Yields (entries of the columns, "" for none; their rows), in order of first appearance."""
+        for key, part in self.frame.groupby(list(columns), observed=True, sort=False, dropna=False):
+            yield tuple("" if pd.isna(entry) else entry for entry in key), ScoreTable(part)
 
     @property
     def scored(self) -> ScoreTable:
+        """The rows with a value."""
         known = ~np.isnan(self.values)
         return self if known.all() else ScoreTable(self.frame[known])
 
     @property
     def values(self) -> np.ndarray:
-        """(n,) float64, NaN where unscored."""
+        """(N,) float64, NaN where unscored."""
         return self.frame["value"].to_numpy()
 
     @property
     def clusters(self) -> list[int]:
-        """The number of each row's source."""
+        """(N,) the number of each row's source."""
         return self.frame["source"].cat.codes.tolist()
 
     def count_reasons(self) -> Counter[str]:
@@ -114,21 +119,22 @@ class ScoreTable:
             return statistics.mean(scored.values, scored.clusters)
         return statistics.bounded_mean(scored.values, scored.clusters, low, high)
 
-    def figure(self, *, unit: str = "%", low: float | None = 0.0, high: float = 1.0, **labels: Any) -> Figure:
-        """`estimate` as a row of the frame of estimates; what: its dimensions."""
-        return self.describe(self.estimate(low, high), unit=unit, **labels)
+    def figure(self, **labels: Any) -> Figure:
+        """The mean of values in [0, 1], as a row of the frame of estimates. labels: its dimensions."""
+        return self.describe(self.estimate(), unit="%", **labels)
 
     def describe(self, estimate: Estimate | None, *, unit: str, **labels: Any) -> Figure:
-        """A row of another estimate of this table, with the number and reasons of unscored samples."""
+        """Another estimate of this table as a row, with the number and reasons of unscored samples."""
         if reasons := self.count_reasons():
             labels["reasons"] = dict(reasons)
         return frames.figure(estimate, unit=unit, unscored=reasons.total(), **labels)
 
     def figures(self, **labels: Any) -> pd.DataFrame:
+        """The frame of `figure` by metric and variant."""
         groups = self.groups("metric", "variant")
         return frames.frame(part.figure(**labels, metric=key[0], variant=key[1]) for key, part in groups)
 
-    def less(self, other: ScoreTable) -> ScoreTable:
+    def subtract(self, other: ScoreTable) -> ScoreTable:
         """Value minus value in another table, by sample and metric, NaN if one is unscored: the negation gap
         of two variants."""
         keys, theirs = ["id", "metric"], other.frame[["id", "metric", "value"]]
@@ -142,36 +148,35 @@ class ScoreTable:
         rows = self.where(variant=affirmed)
         first, second, clusters = rows.pair(self.where(variant=negated))
         test = statistics.pairs_test(first, second, clusters)
+        means = test.means if test else (None, None)
         tests: Figure = {"p": test.p, "p_least": test.least} if test else {}
         difference, lost = test.difference if test else None, len(rows) - len(first)
-        ends = zip((affirmed, negated), test.means if test else (None, None), strict=True)
         return [
-            *(frames.number(mean, unit="%", n=len(first), variant=name, **labels) for name, mean in ends),
+            frames.number(means[0], unit="%", n=len(first), variant=affirmed, **labels),
+            frames.number(means[1], unit="%", n=len(first), variant=negated, **labels),
             frames.figure(difference, unit="points", unscored=lost, variant="gap", **tests, **labels),
         ]
 
     def pair(self, other: ScoreTable) -> Pairs:
         """The values of the samples that both tables have, one row each."""
-        second_of = dict(zip(other.frame["id"].tolist(), other.values.tolist(), strict=True))
-        columns = (self.frame[name].tolist() for name in ("id", "source", "value"))
-        rows = [*zip(*columns, strict=True)]
-        if len(second_of) < len(other) or len({sample for sample, _, _ in rows}) < len(rows):
+        if self.frame["id"].duplicated().any() or other.frame["id"].duplicated().any():
             raise ValueError("a sample has two rows in one of two tables that are paired")
+        second_of = dict(zip(other.frame["id"].tolist(), other.values.tolist(), strict=True))
+        samples, sources = self.frame["id"].tolist(), self.frame["source"].tolist()
         numbers: dict[Any, int] = {}  # source -> its number, in order of appearance
-        pairs = [
-            (first, second, numbers.setdefault(source, len(numbers)))
-            for sample, source, first in rows
-            if not math.isnan(first) and not math.isnan(second := second_of.get(sample, math.nan))
-        ]
-        values = np.array([(first, second) for first, second, _ in pairs]).reshape(-1, 2)  # (n, 2)
-        return Pairs(values[:, 0], values[:, 1], [cluster for _, _, cluster in pairs])
+        values, clusters = [], []
+        for sample, source, first in zip(samples, sources, self.values.tolist(), strict=True):
+            second = second_of.get(sample, math.nan)
+            if not math.isnan(first) and not math.isnan(second):
+                values.append((first, second))
+                clusters.append(numbers.setdefault(source, len(numbers)))
+        pairs = np.array(values).reshape(-1, 2)  # (N, 2) float64
+        return Pairs(pairs[:, 0], pairs[:, 1], clusters)
 
     def write(self, path: Path) -> None:
-        frame = self.frame.drop(
-            columns=[
-                name for name in self.frame if name not in ("id", "value") and self.frame[name].isna().all()
-            ]
-        )
+        """Writes scores.csv, without empty columns."""
+        names = [name for name in self.frame if name not in ("id", "value")]
+        frame = self.frame.drop(columns=[name for name in names if self.frame[name].isna().all()])
         for name in frame.columns.drop("value", errors="ignore"):
             frame[name] = frame[name].map(frames.escape_formula)
         with atomic.write_file(path) as file:

@@ -250,7 +250,7 @@ def estimate_losses(runs: Sequence[RunDir]) -> Iterator[Figure]:
                 affirmed = affirmed[
                     affirmed["outcome"].isna() | affirmed["outcome"].isin(("removed", "denied"))
                 ]
-                gap = ScoreTable(affirmed).less(known).scored.frame.drop(columns="outcome")
+                gap = ScoreTable(affirmed).subtract(known).scored.frame.drop(columns="outcome")
                 tables[GAP] = gap.merge(known.frame[["id", "outcome"]], on="id")
             for group, rows in tables.items():
                 loss = rows["value"].to_numpy()  # (N,) 0 or 1, of the gap also -1

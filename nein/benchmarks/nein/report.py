@@ -102,7 +102,7 @@ def make_sides(
         control, gap = controls.get(run.name), None
         if control and run.track == "negative":
             removals = tuple(REMOVAL_JUDGES)
-            gap = control.table.where(metric=removals).less(run.table.where(metric=removals))
+            gap = control.table.where(metric=removals).subtract(run.table.where(metric=removals))
         sides[run.label] = Side(scores, gap, {name: vars(entry) for name, entry in run.corpus().items()})
     return sides
 
