@@ -18,7 +18,7 @@ from nein.editors.base import EditorError, EditRequest, EditResult, find_fault
 from nein.editors.function import RemoteEditor
 from nein.editors.presets import split_address
 from nein.loading.digests import Json
-from nein.loading.service import WITHHELD, NoAnswer, Service, png
+from nein.loading.service import WITHHELD, NoAnswer, Service, encode_png
 
 Size = tuple[int, int]  # (width, height)
 #: Sizes (width, height) of GPT image models before gpt-image-2. Source: openai-python,
@@ -107,7 +107,9 @@ class ServedEditor(RemoteEditor):
         if request.negative_prompt:
             body["negative_prompt"] = request.negative_prompt
         try:
-            reply = self._service.send(self.path, body, image=None if self.draws else png(request.image))
+            reply = self._service.send(
+                self.path, body, image=None if self.draws else encode_png(request.image)
+            )
             image = read_image(reply)
         except NoAnswer as failure:
             refused, transient = failure.kind == WITHHELD, failure.transient

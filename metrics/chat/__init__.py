@@ -66,7 +66,7 @@ class Completion:
     tokens    Number of generated tokens, without the end of the sequence; a server's own count.
     finished  Whether the model ended it, not the token limit.
     version   Model version that a server reports.
-    usage     Tokens by kind that a server counted (`nein.loading.service.tokens`).
+    usage     Tokens by kind that a server counted (`nein.loading.service.count_tokens`).
     error     Why there is no answer: a NoAnswer, or the model's exception.
     """
 

@@ -20,7 +20,7 @@ import numpy as np
 from nein.loading.digests import Json
 from nein.loading.errors import UnavailableError, choose
 from nein.loading.references import expand_user, hide_credentials, is_served, parse_reference
-from nein.loading.service import SERVER, WITHHELD, NoAnswer, Service, png, tokens
+from nein.loading.service import SERVER, WITHHELD, NoAnswer, Service, count_tokens, encode_png
 from nein.metrics.base import MetricError
 from nein.metrics.chat import THINKING, Chat, Completion, Message, Sampling, Words, strip_thoughts
 
@@ -110,7 +110,7 @@ class Endpoint(Chat):
 
     def _encode_image(self, image: np.ndarray) -> dict[str, Any]:
         """Message part for an image (H, W, 3) uint8: a lossless PNG."""
-        url = f"data:image/png;base64,{base64.b64encode(png(image)).decode()}"
+        url = f"data:image/png;base64,{base64.b64encode(encode_png(image)).decode()}"
         more = {"detail": self.detail} if self.detail else {}
         return {"type": "image_url", "image_url": {"url": url, **more}}
 
@@ -152,7 +152,9 @@ class Endpoint(Chat):
                 if not error.of_a_part:
                     raise
                 part_of = {key: part for part in reversed(parts_sent) for key in part}
-                named = [key for key in error.named if key in request and key in {"max_tokens", *part_of}]
+                named = [
+                    key for key in error.named_parts if key in request and key in {"max_tokens", *part_of}
+                ]
                 if named:
                     other = {"max_tokens": "max_completion_tokens"}
                     self._adapt(dict.fromkeys(part_of[named[0]], "") if named[0] in part_of else other)
@@ -183,7 +185,7 @@ class Endpoint(Chat):
             thinks = thoughts or strip_thoughts(text) != text
             likely = entries[0].get("top_logprobs") or [] if entries and not thinks else []
             first = [(str(candidate["token"]), candidate["logprob"]) for candidate in likely]
-            used = tokens(reply.get("usage"))
+            used = count_tokens(reply.get("usage"))
             count = (reply.get("usage") or {}).get("completion_tokens")
             version = " ".join(str(reply.get(key) or "") for key in ("model", "system_fingerprint")).strip()
             failed = (

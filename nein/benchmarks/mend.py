@@ -17,7 +17,7 @@ from nein.engine.folder import Folder
 from nein.engine.run import Executor
 from nein.loading.errors import UserError
 from nein.loading.references import is_served
-from nein.loading.service import price as price_of
+from nein.loading.service import compute_price
 from nein.metrics import METRICS
 from nein.models import editor_choice, references
 from nein.models.remedies import answers, encoders
@@ -111,7 +111,7 @@ def estimate_costs(model: str, remedy: str, folders: Sequence[Folder]) -> Iterat
         for key, record in folder.manifest()["usage"].items():
             if key.startswith(("editor-", "model-")):
                 usage = editor_remedies.add_usage(usage, record)
-    price = price_of(name, {key: n for key, n in usage.items() if isinstance(n, int)}, address)
+    price = compute_price(name, {key: n for key, n in usage.items() if isinstance(n, int)}, address)
     yield frames.number(usage.get("requests", 0), unit="count", metric="requests", **labels)
     yield frames.number(None if price is None else float(price), unit="", metric="dollars", **labels)
 

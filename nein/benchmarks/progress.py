@@ -33,7 +33,7 @@ def estimate_requests(config: Any) -> Iterator[str]:
     from nein.benchmarks import registry
     from nein.benchmarks.nein.runs import EDIT
     from nein.editors import split_address
-    from nein.loading.service import AT_ONCE, price
+    from nein.loading.service import AT_ONCE, compute_price
     from nein.models.references import split_label
 
     benchmark = next(each for each in map(registry.get, registry.names()) if each.config is type(config))
@@ -64,7 +64,7 @@ def estimate_requests(config: Any) -> Iterator[str]:
             usage, seconds = EDITING if reference in editors else QUESTION
             amount = f"{usage['input_tokens']:,} tokens in, {usage['output_tokens']:,} out, {seconds:g} s"
             basis = f"by a table: {amount} a request"
-            cost = price(model, usage, address)
+            cost = compute_price(model, usage, address)
             dollars = None if cost is None else float(cost)
         at_once = config.endpoint.concurrency or AT_ONCE
         duration = datetime.timedelta(seconds=round(count * seconds / at_once))

@@ -1,4 +1,8 @@
-"""A model behind an address with OpenAI's API: client, key, usage and prices."""
+"""Client of a model behind an address with OpenAI's API: requests with retries, a pace, usage and prices.
+
+Parts: failures of requests; `Pace`, which limits requests in flight; `Service`, one model; what requests
+cost.
+"""
 
 from __future__ import annotations
 
@@ -20,57 +24,53 @@ from urllib.parse import urlsplit
 from nein.loading.errors import UnavailableError, UserError, choose
 from nein.loading.references import check_credentials, hide_credentials
 
-#: Kinds of failure, for counting: no answer in time; a broken connection; a server that kept failing; a
-#: refused request; a withheld answer; a reply that is not of this API.
-TIMEOUT, CONNECTION, SERVER = "timeout", "connection", "server error"
-REFUSED, WITHHELD, PROTOCOL = "refused", "withheld", "another protocol"
-#: HTTP statuses: of a retry (as the package openai does, with 500 and above); of the service (its key, its
-#: address) instead of one request; of a server that does not know a part of the request.
-RETRIED = (408, 409, 429)
-UNUSABLE = (*range(300, 400), 401, 402, 403, 404, 405)
-UNKNOWN_PART = (400, 422)
-#: Codes of servers that refuse the content of a request.
-CONTENT: tuple[str, ...] = ("content_policy_violation", "content_filter", "invalid_prompt")
-CONTENT += ("moderation_blocked", "cyber_policy")
-#: Host of a hosted service -> the environment variable with its key; OPENAI_API_KEY for any other host.
-KEYS = {"openai.com": "OPENAI_API_KEY", "azure.com": "AZURE_OPENAI_API_KEY", "x.ai": "XAI_API_KEY"}
-KEYS |= {"anthropic.com": "ANTHROPIC_API_KEY", "googleapis.com": "GEMINI_API_KEY"}
-#: A header with a key or a password, which a server may quote.
-QUOTED = re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=-]+", re.IGNORECASE)
-
 AT_ONCE = 8  # requests in flight, by default
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+# --- failures ----------------------------------------------------------------------------------------------
+
+#: Kinds of failure: no answer in time; a broken connection; a server that kept failing; a refused request; a
+#: withheld answer; a reply that is not of this API.
+TIMEOUT, CONNECTION, SERVER = "timeout", "connection", "server error"
+REFUSED, WITHHELD, PROTOCOL = "refused", "withheld", "another protocol"
+# HTTP statuses.
+RETRIED = (408, 409, 429)  # as the package openai does, with 500 and above
+UNUSABLE = (*range(300, 400), 401, 402, 403, 404, 405)  # the fault is the key or the address, not the request
+UNKNOWN_PART = (400, 422)  # the server may not know a part of the request
 
 
 class NoAnswer(RuntimeError):
     """A request without an answer, in spite of retries.
 
-    kind       A word of the above, or of the caller, for counting.
-    silent     Whether other requests will probably fail, too: no answers at all, or every request refused.
-    transient  Whether the same request may be answered later.
-    of_a_part  Whether the server may accept the request without one of its parts; named: those that the
-               refusal names.
+    kind         One of the kinds above, or of the caller's, by which failures are counted.
+    silent       Whether other requests will probably fail, too: no answers at all, or every request refused.
+    transient    Whether the same request may be answered later.
+    of_a_part    Whether the server may accept the request without one of its parts.
+    named_parts  The parts that the refusal names.
     """
 
     def __init__(
-        self, message: str, kind: str = PROTOCOL, *, status: int = 0, named: Sequence[str] = ()
+        self, message: str, kind: str = PROTOCOL, *, status: int = 0, named_parts: Sequence[str] = ()
     ) -> None:
         super().__init__(message)
-        self.kind, self.named = kind, named
+        self.kind, self.named_parts = kind, named_parts
         refused = status if kind == REFUSED else 0
         self.silent = refused in UNUSABLE or kind not in (REFUSED, WITHHELD)
         self.transient = refused in UNUSABLE or kind in (TIMEOUT, CONNECTION, SERVER)
         self.of_a_part = refused in UNKNOWN_PART
 
 
+# --- pace --------------------------------------------------------------------------------------------------
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
 class Pace:
-    """Limits the requests in flight of all threads that share it; `stop` ends all waiting with
+    """Limits the requests in flight of all threads that share it to `limit`; `stop` ends all waiting with
     CancelledError."""
 
-    def __init__(self, most: int = 1) -> None:
-        self._most, self._seats = most, threading.BoundedSemaphore(most)
+    def __init__(self, limit: int = 1) -> None:
+        self._limit, self._seats = limit, threading.BoundedSemaphore(limit)
         self._stopped = threading.Event()
 
     @contextlib.contextmanager
@@ -89,9 +89,9 @@ class Pace:
         self._stopped.set()
 
     def map(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
-        """(item, work(item)) as they come. The items in work and the results that the caller has not taken
-        are at most the limit, so that a killed program loses no more. The first exception is raised here, and
-        no further item starts. The threads are daemons: an interrupted program waits for none of them."""
+        """Yields (item, work(item)) as they come. Items in work and results that the caller has not taken are
+        together at most the limit, so that a killed program loses no more. The first exception is raised
+        here, and no further item starts."""
         results: queue.SimpleQueue[tuple[Item, Any, BaseException | None]] = queue.SimpleQueue()
 
         def run(item: Item) -> None:
@@ -100,11 +100,12 @@ class Pace:
             except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
                 results.put((item, None, error))
 
-        begun = returned = 0
+        begun = returned = 0  # numbers of items
         while returned < len(items):
-            for item in items[begun : returned + self._most]:
+            for item in items[begun : returned + self._limit]:
+                # Daemons: an interrupted program waits for none of them.
                 threading.Thread(target=run, args=(item,), daemon=True, name="question").start()
-            begun = min(len(items), returned + self._most)
+            begun = min(len(items), returned + self._limit)
             try:
                 item, result, error = results.get(timeout=0.2)
             except queue.Empty:
@@ -116,8 +117,20 @@ class Pace:
             returned += 1
 
 
+# --- service -----------------------------------------------------------------------------------------------
+
+#: Domain of a hosted service -> the environment variable with its key; OPENAI_API_KEY for any other server.
+KEYS = {
+    "openai.com": "OPENAI_API_KEY",
+    "azure.com": "AZURE_OPENAI_API_KEY",
+    "x.ai": "XAI_API_KEY",
+    "anthropic.com": "ANTHROPIC_API_KEY",
+    "googleapis.com": "GEMINI_API_KEY",
+}
+
+
 def find_host(address: str) -> str:
-    """The row of `KEYS` for an address; "" for a server of the user's."""
+    """The domain in `KEYS` of an address; "" for a user's own server."""
     host = f".{urlsplit(address).hostname or ''}"
     return next((domain for domain in KEYS if host.endswith(f".{domain}")), "")
 
@@ -127,11 +140,10 @@ class Service:
 
     key          Default: from the environment (`KEYS`).
     concurrency  Requests in flight.
-    timeout      Seconds of one request.
-    retries      Retries after a timeout, a broken connection, "too many requests" or a server error, as the
-                 package openai does: after 0.5, 1, 2, ... 8 seconds, or as the server says (up to a minute).
-    spending     Counts costs: its `request(model, address)` is around each request and gets its tokens
-                 (`nein.models.cached.Spending`).
+    timeout      Time limit of one request, in seconds.
+    retries      Retries after a timeout, a broken connection, "too many requests" or a server error. The
+                 package openai waits 0.5, 1, 2, ... 8 seconds, or as the server says (up to a minute).
+    spending     `nein.models.cached.Spending`: keeps a budget, and adds up the tokens of each request.
     """
 
     def __init__(
@@ -163,7 +175,7 @@ class Service:
         self._usage: Counter[str] = Counter()
         self._counting = threading.Lock()
         # Images go to no other host: a redirect counts as a refusal.
-        http = openai.DefaultHttpxClient(follow_redirects=False, event_hooks={"request": [self._sent]})
+        http = openai.DefaultHttpxClient(follow_redirects=False, event_hooks={"request": [self._count_sent]})
         connection: dict[str, Any] = {"timeout": timeout, "max_retries": retries, "http_client": http}
         self.client = openai.OpenAI(base_url=self.address, api_key=self._key or "none", **connection)
 
@@ -186,16 +198,16 @@ class Service:
             if error.status_code in (401, 403):
                 why = f"refuses the key (HTTP {error.status_code}); set {self._variable}."
                 raise UserError(f"'{self.address}' {why}") from None
-            if error.status_code < 400:
-                raise UserError(str(self._refusal(error))) from None
-            return
+            if error.status_code < 400:  # a redirect
+                raise UserError(str(self._explain_refusal(error))) from None
+            return  # another error: this server may lack the list
         except (ValueError, AttributeError, TypeError):  # the server has no list
             return
         if served:
             choose(f"model of '{self.address}'", self.model.removeprefix("models/"), served)
 
     def usage(self) -> dict[str, Any]:
-        """Its usage so far: requests, `retries` among them, and other counts."""
+        """The counts so far: requests, `retries` among them, tokens by kind, and counts of callers."""
         with self._counting:
             return dict(self._usage)
 
@@ -209,25 +221,28 @@ class Service:
         self.client.close()
 
     def send(self, path: str, body: Mapping[str, Any], *, image: bytes | None = None) -> Any:
-        """Sends a request, with a PNG as field `image` if given; returns the JSON of its reply. Raises
+        """Sends a request, with a PNG as field `image` if given; returns its reply, parsed from JSON. Raises
         NoAnswer and BudgetError."""
         form: dict[str, Any] = {}
         if image is not None:
             form["files"] = [("image", ("image.png", image, "image/png"))]
             form["options"] = {"headers": {"Content-Type": "multipart/form-data"}}
-        counted = self._spending.request(self.model, self.address) if self._spending is not None else None
-        with self.pace.seat(), counted or contextlib.nullcontext({}) as paid:
-            content = self._reply(functools.partial(self.client.post, path, cast_to=str, body=body, **form))
-            paid |= tokens(content.get("usage") if isinstance(content, dict) else None)
-        self.count(**paid)
-        return content
+        account: Any = contextlib.nullcontext({})
+        if self._spending is not None:
+            account = self._spending.request(self.model, self.address)
+        with self.pace.seat(), account as used:  # used: tokens by kind, filled here
+            reply = self._post(path, body=body, **form)
+            used |= count_tokens(reply.get("usage") if isinstance(reply, dict) else None)
+        self.count(**used)
+        return reply
 
-    def _reply(self, post: Callable[[], str]) -> Any:
+    def _post(self, path: str, **options: Any) -> Any:
+        """The parsed reply to a request. Raises NoAnswer."""
         import openai
 
         attempts = f"the endpoint gave no answer after {self.retries + 1} attempts"
         try:
-            return json.loads(post())
+            return json.loads(self.client.post(path, cast_to=str, **options))
         except ValueError:
             raise NoAnswer("the reply is not JSON; the address is of another kind of server") from None
         except openai.APITimeoutError:
@@ -237,34 +252,48 @@ class Service:
         except openai.APIStatusError as error:
             if error.status_code in RETRIED or error.status_code >= 500:
                 raise NoAnswer(f"{attempts}: HTTP {error.status_code}", SERVER) from None
-            raise self._refusal(error) from None
+            raise self._explain_refusal(error) from None
 
-    def _refusal(self, error: Any) -> NoAnswer:
+    def _explain_refusal(self, error: Any) -> NoAnswer:
+        """The failure for an `openai.APIStatusError` of a redirect or a refusal."""
         status, reply = error.status_code, error.response.text
         if status < 400:
             target = hide_credentials(error.response.headers.get("location", ""))
             sent_on = f"'{self.address}' sends requests on to '{target}', where nothing is sent"
             return NoAnswer(f"{sent_on}; give that address", REFUSED, status=status)
         message = f"HTTP {status} {self.quote(reply)}"
-        if any(code in reply for code in CONTENT):
+        if any(code in reply for code in REFUSED_CONTENT):
             return NoAnswer(f"the endpoint withheld an answer: {message}", WITHHELD)
-        named = [*filter(None, [error.param]), *re.findall(r"['\"`](\w+)['\"`]", str(error.body))]
-        return NoAnswer(f"the endpoint refused the request: {message}", REFUSED, status=status, named=named)
+        parts = [error.param] if error.param else []
+        parts += re.findall(r"['\"`](\w+)['\"`]", str(error.body))  # words in quotes
+        return NoAnswer(
+            f"the endpoint refused the request: {message}", REFUSED, status=status, named_parts=parts
+        )
 
     def quote(self, reply: str) -> str:
         """The beginning of a server's reply on one line, without credentials that it may repeat."""
-        return " ".join(QUOTED.sub(r"\1 ...", self.hide_key(reply))[:200].split())
+        without_headers = re.sub(r"(?i)\b(Bearer|Basic)\s+[\w.~+/=-]+", r"\1 ...", self.hide_key(reply))
+        return " ".join(without_headers[:200].split())
 
     def hide_key(self, text: str) -> str:
         return text.replace(self._key, "...") if self._key else text
 
-    def _sent(self, request: Any) -> None:
+    def _count_sent(self, request: Any) -> None:
+        """Hook of the HTTP client, called for each request, retries too."""
         if request.method == "POST":
-            again = request.headers.get("x-stainless-retry-count", "0") != "0"
-            self.count(requests=1, retries=int(again))
+            is_retry = request.headers.get("x-stainless-retry-count", "0") != "0"
+            self.count(requests=1, retries=int(is_retry))
 
 
-def png(image: Any) -> bytes:
+#: Codes in replies of servers that refuse the content of a request.
+REFUSED_CONTENT = (
+    *("content_policy_violation", "content_filter", "invalid_prompt"),
+    *("moderation_blocked", "cyber_policy"),
+)
+
+
+def encode_png(image: Any) -> bytes:
+    """The PNG of an image, (H, W, 3) uint8."""
     from PIL import Image
 
     buffer = io.BytesIO()
@@ -278,51 +307,63 @@ def _cause(error: BaseException) -> str:
 
 # --- what requests cost ------------------------------------------------------------------------------------
 
-#: Our names of tokens -> those of the package genai-prices.
-TOKENS = {name: name for name in ("input_tokens", "output_tokens", "output_image_tokens")}
-TOKENS |= {"cached_tokens": "cache_read_tokens", "image_tokens": "input_image_tokens"}
-
 
 class BudgetError(UnavailableError):
     """The next request might exceed the budget."""
 
 
-def tokens(usage: Any) -> dict[str, int]:
-    """The `usage` of a reply (chat completions, images.edit) by our names: input_tokens (including
-    cached_tokens, image_tokens), output_tokens (including reasoning_tokens, output_image_tokens)."""
+def count_tokens(usage: Any) -> dict[str, int]:
+    """The tokens of a request by kind, from the `usage` of its reply (chat completions or images.edit).
+
+    Kinds: input_tokens (including cached_tokens, image_tokens), output_tokens (including reasoning_tokens,
+    output_image_tokens); a kind without tokens is left out.
+    """
     if not isinstance(usage, dict):
         return {}
     counts: dict[str, Any] = {}
-    for ours, theirs, part, image in (
+    for total, chat_total, part, image in (
         ("input_tokens", "prompt_tokens", "cached_tokens", "image_tokens"),
         ("output_tokens", "completion_tokens", "reasoning_tokens", "output_image_tokens"),
     ):
-        details = usage.get(f"{ours}_details") or usage.get(f"{theirs}_details") or {}
-        counts |= {ours: usage.get(ours, usage.get(theirs)), part: details.get(part)}
+        details = usage.get(f"{total}_details") or usage.get(f"{chat_total}_details") or {}
+        counts[total] = usage.get(total, usage.get(chat_total))
+        counts[part] = details.get(part)
         counts[image] = details.get("image_tokens")
     return {name: count for name, count in counts.items() if isinstance(count, int) and count > 0}
 
 
-def price(model: str, usage: Mapping[str, int], address: str = "") -> Decimal | None:
-    """Dollars by genai-prices, for the provider at the address or the model's own; None if unknown."""
-    if (rate := _rate(model, address)) is None:
+#: Our kinds of tokens -> those of the package genai-prices.
+TOKENS = {
+    "input_tokens": "input_tokens",
+    "output_tokens": "output_tokens",
+    "output_image_tokens": "output_image_tokens",
+    "cached_tokens": "cache_read_tokens",
+    "image_tokens": "input_image_tokens",
+}
+
+
+def compute_price(model: str, usage: Mapping[str, int], address: str = "") -> Decimal | None:
+    """Dollars for tokens by kind, by genai-prices, of the provider at the address or else of the model's own;
+    None if unknown."""
+    if (price := _find_price(model, address)) is None:
         return None
     counts = {theirs: usage[ours] for ours, theirs in TOKENS.items() if usage.get(ours)}
     try:
-        return rate(counts)
-    except ValueError:  # parts that may overlap: priced as the others
-        return rate({name: counts[name] for name in ("input_tokens", "output_tokens") if name in counts})
+        return price(counts)
+    except ValueError:  # a token of two kinds (cached, image): all are priced as plain tokens
+        return price({name: counts[name] for name in ("input_tokens", "output_tokens") if name in counts})
 
 
 @functools.lru_cache(maxsize=64)
-def _rate(model: str, address: str) -> Callable[[Mapping[str, int]], Decimal] | None:
+def _find_price(model: str, address: str) -> Callable[[Mapping[str, int]], Decimal] | None:
+    """The function from tokens (genai-prices' kinds) to dollars; None for an unknown model."""
     try:
         from genai_prices import Usage, calc_price
     except ImportError:  # it needs Python 3.11
         return None
     queries: tuple[dict[str, Any], ...] = ({"provider_api_url": address}, {})
     for query in queries:
-        with contextlib.suppress(LookupError):
+        with contextlib.suppress(LookupError):  # raised for an unknown provider or model
             calc_price(Usage(input_tokens=1), model, **query)
-            return lambda known: calc_price(Usage(**known), model, **query).total_price
+            return lambda counts: calc_price(Usage(**counts), model, **query).total_price
     return None

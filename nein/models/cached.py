@@ -20,7 +20,7 @@ from typing import Any
 
 from nein.engine.answers import AnswerCache
 from nein.loading.digests import Json
-from nein.loading.service import BudgetError, price
+from nein.loading.service import BudgetError, compute_price
 from nein.metrics.base import Store, fingerprint
 from nein.metrics.chat import Chat, Completion, Message, Sampling
 
@@ -115,7 +115,7 @@ class Spending:
         """Surrounds one request, whose tokens are put into the dict. Waits until the budget has room for the
         dearest request of this model so far; its first request runs alone. Raises BudgetError if the budget
         will never have room."""
-        priced = self._budget is not None and price(model, {"input_tokens": 1}, address) is not None
+        priced = self._budget is not None and compute_price(model, {"input_tokens": 1}, address) is not None
         with self._change:
             if self._budget is not None and not priced and model not in self._unpriced:
                 self._unpriced.add(model)
@@ -137,7 +137,9 @@ class Spending:
             with self._change:
                 if usage:
                     seconds = time.monotonic() - began
-                    self._cache.add_cost(model, price(model, usage, address), seconds=seconds, **usage)
+                    self._cache.add_cost(
+                        model, compute_price(model, usage, address), seconds=seconds, **usage
+                    )
                 self._in_flight[model] -= 1
                 self._change.notify_all()
 

@@ -11,7 +11,7 @@ import pytest
 from nein.datasets import negvqa as questions
 from nein.datasets.negbench.official import write as write_csv
 from nein.engine import images
-from nein.loading.service import png
+from nein.loading.service import encode_png
 from nein.nano import zoo
 from nein.reporting import figures as frames
 from tests.helpers import commands
@@ -109,7 +109,7 @@ def negvqa_data(root):
 
 def write_padded(path, image):
     """A PNG of 16,384 bytes, whatever is on it."""
-    path.write_bytes(png(image).ljust(1 << 14, b"\0"))
+    path.write_bytes(encode_png(image).ljust(1 << 14, b"\0"))
 
 
 #: The data, and the blocks that are exchanged.

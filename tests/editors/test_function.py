@@ -12,7 +12,7 @@ import pytest
 
 from nein.editors import EditorError, EditRequest, Refused, make_editor
 from nein.editors.function import is_transient
-from nein.loading.service import Pace, png
+from nein.loading.service import Pace, encode_png
 
 
 @pytest.fixture(autouse=True)
@@ -135,7 +135,7 @@ def example(monkeypatch, server):
 
 
 def encoded(colour):
-    return base64.b64encode(png(np.full((4, 4, 3), colour, np.uint8))).decode()
+    return base64.b64encode(encode_png(np.full((4, 4, 3), colour, np.uint8))).decode()
 
 
 def test_geminis_own_api_by_the_example_of_the_page(example, server):
@@ -160,7 +160,7 @@ def test_submit_and_poll_by_the_example_of_the_page(example, server, monkeypatch
     done = {"result": {"sample": f"{server.url}/picture"}}
     for name, left in states.items():
         server.pages[f"/v1/poll/{name}"] = lambda left=left: (200, {"status": left.pop(0), **done}, {})
-    picture = png(np.full((4, 4, 3), 7, np.uint8))
+    picture = encode_png(np.full((4, 4, 3), 7, np.uint8))
     server.pages["/v1/picture"] = lambda: (200, picture, {})
     server.rule = lambda body, count: (200, {"polling_url": f"{server.url}/poll/{body['prompt'][-2]}"}, {})
     edited, refused, failed = example("bfl.py").edit(requests_of(3))

@@ -9,7 +9,7 @@ import pytest
 from nein.datasets import negvqa as questions
 from nein.engine import images
 from nein.loading.errors import UserError
-from nein.loading.service import png
+from nein.loading.service import encode_png
 from nein.nano.sentences import KINDS, iter_questions, question_scene
 from tests.metrics.tiny import picture
 from tests.negvqa.tiny import records, write_questions
@@ -32,7 +32,7 @@ def test_a_file_in_the_released_layout_is_read_whole(tmp_path):
 def test_a_picture_may_be_base64_and_fields_may_have_other_names(tmp_path, monkeypatch):
     monkeypatch.setenv("NEIN_CACHE", str(tmp_path / "cache"))
     rows = records(1)
-    inside = base64.b64encode(png(picture(7))).decode()
+    inside = base64.b64encode(encode_png(picture(7))).decode()
     renamed = [
         {**{k: v for k, v in row.items() if k != "category"}, "image": inside, "set": "OCRVQA"}
         for row in rows
@@ -57,7 +57,7 @@ def test_a_data_set_of_the_hub_is_read_with_its_picture_files(tmp_path, monkeypa
 
     monkeypatch.setenv("NEIN_CACHE", str(tmp_path / "cache"))
     rows = records(2)
-    pictures = [{"bytes": png(picture(n // 2)), "path": None} for n in range(4)]
+    pictures = [{"bytes": encode_png(picture(n // 2)), "path": None} for n in range(4)]
     columns = {key: [row[key] for row in rows] for key in rows[0] if key != "image"}
     table = datasets.Dataset.from_dict({**columns, "image": pictures})
     table = table.cast_column("image", datasets.Image())

@@ -8,7 +8,7 @@ import pytest
 
 from nein.engine.answers import AnswerCache, read_spending
 from nein.engine.folder import Folder, find_runs
-from nein.loading.service import BudgetError, price, tokens
+from nein.loading.service import BudgetError, compute_price, count_tokens
 from nein.models import cached
 from nein.models.cached import Spending
 from tests.helpers import commands
@@ -39,19 +39,19 @@ COST = Decimal("0.00045")
     ],
 )  # fmt: skip
 def test_a_price_is_that_of_every_kind_of_token(model, usage, address, dollars):
-    found = price(model, tokens(usage), address)
+    found = compute_price(model, count_tokens(usage), address)
     assert found == (None if dollars is None else Decimal(dollars))
 
 
 @pytest.mark.parametrize("usage", [None, [], {"prompt_tokens": "many"}])
 def test_a_usage_that_is_none_counts_nothing(usage):
-    assert tokens(usage) == {}
+    assert count_tokens(usage) == {}
 
 
 def ask(spending, seconds=0.0):
     with spending.request("gpt-4o-mini", "") as paid:
         time.sleep(seconds)
-        paid |= tokens(USAGE)
+        paid |= count_tokens(USAGE)
 
 
 @pytest.fixture
