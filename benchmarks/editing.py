@@ -35,7 +35,7 @@ from benchmarks.common import Measured
 from nein.editors import EditRequest, get_editor
 from nein.editors.checkpoint import quiet
 from nein.engine.machine import set_threads, tune_process
-from nein.loading.digests import DTYPES, torch_dtype
+from nein.loading.weights import DTYPES, torch_dtype
 from nein.models.references import resolve
 
 OBJECTS = ("cat", "dog", "car", "clock", "bird", "cup", "chair")

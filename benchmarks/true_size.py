@@ -28,7 +28,7 @@ from benchmarks import common, editing, image_metrics, judges, published
 from benchmarks.common import Measured, Pair
 from nein import metrics
 from nein.engine.machine import tune_process
-from nein.loading.digests import DTYPES, torch_dtype
+from nein.loading.weights import DTYPES, torch_dtype
 from nein.metrics.base import MemoryStore
 from nein.metrics.presence import spacy_model
 

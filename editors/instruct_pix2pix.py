@@ -27,8 +27,9 @@ from nein.editors.sampling import (
     effective_config,
     euler_ancestral,
 )
-from nein.loading.digests import Json, torch_dtype
+from nein.loading.digests import Json
 from nein.loading.errors import choose
+from nein.loading.weights import torch_dtype
 
 OUTPUTS = ("resized", "input")
 ROUNDINGS = ("round", "truncate")

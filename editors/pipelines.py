@@ -35,10 +35,10 @@ from nein.editors.checkpoint import (
 from nein.editors.presets import PIPELINES, TEXT_TO_IMAGE
 from nein.editors.resize import SIZES, Size, fit
 from nein.editors.sampling import effective_config
-from nein.loading.digests import Json, torch_dtype
+from nein.loading.digests import Json
 from nein.loading.errors import choose
 from nein.loading.references import is_local
-from nein.loading.weights import align
+from nein.loading.weights import align, torch_dtype
 
 # --- recipes ---------------------------------------------------------------------------------------------
 

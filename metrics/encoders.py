@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from nein.loading.digests import DTYPES, Json, file_sha256, folder_digest, tensor_digest, torch_dtype
+from nein.loading.digests import Json, file_sha256, folder_digest, tensor_digest
 from nein.loading.errors import choose, first_line
 from nein.loading.references import Need, parse_reference
-from nein.loading.weights import check_tokenizer
+from nein.loading.weights import DTYPES, check_tokenizer, torch_dtype
 from nein.metrics import loading
 from nein.metrics.base import Described, Images, MetricError, check_image, group_by, split_chunks
 from nein.metrics.preprocess import CleanResize, ResizeCrop, map_images, normalize

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from nein.loading.digests import Json, folder_digest, torch_dtype
+from nein.loading.digests import Json, folder_digest
 from nein.loading.errors import choose, first_line, out_of_memory
 from nein.loading.references import check_hub, find_cached_commit, parse_reference
-from nein.loading.weights import align, check_loaded, check_tokenizer, read_checkpoint
+from nein.loading.weights import align, check_loaded, check_tokenizer, read_checkpoint, torch_dtype
 from nein.metrics.base import MetricError
 
 #: Keys of a training checkpoint under which the model may be.

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from nein.loading.digests import DTYPES, Json, folder_digest, tensor_digest
+from nein.loading.digests import Json, folder_digest, tensor_digest
 from nein.loading.errors import choose, message
 from nein.loading.references import TEXTS, Need
-from nein.loading.weights import check_tokenizer
+from nein.loading.weights import DTYPES, check_tokenizer
 from nein.metrics import loading
 from nein.metrics.base import MetricError, check_image, split_chunks
 from nein.metrics.encoders import TwoTowers, join_features

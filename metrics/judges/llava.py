@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from transformers import DynamicCache
 
-from nein.loading.digests import Json, torch_dtype
+from nein.loading.digests import Json
 from nein.loading.errors import choose
+from nein.loading.weights import torch_dtype
 from nein.metrics.base import Described, Images, MetricError, Texts, group_by, split_chunks
 from nein.metrics.chat.local import LocalChat, yes_no_tokens
 from nein.metrics.judges.base import TEMPLATES, Answer, check_batch

@@ -1,4 +1,4 @@
-"""Digests (SHA-256) of files, model folders, source code, pixels, tensors and JSON; dtypes by their names."""
+"""Computes digests (SHA-256) of files, model folders, source code, pixels, tensors and JSON."""
 
 from __future__ import annotations
 
@@ -10,26 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nein.loading.errors import choose
-
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
-#: A JSON object: facts of a manifest, or what a digest is made of.
-Json = dict[str, Any]
-#: Names of dtypes; each is an attribute of torch (`torch_dtype`).
-DTYPES = ("float32", "bfloat16", "float16")
-#: Suffixes of files in a model folder that can change its results; then those of pickled weights too.
-_RESULT_SUFFIXES = (".safetensors", ".json", ".txt", ".model", ".jinja")
-_ALL_SUFFIXES = (*_RESULT_SUFFIXES, ".bin", ".pt", ".pth", ".ckpt")
-_LARGE = 1 << 24  # bytes; of larger files, `quick_digest` takes the size and the modification time
-
-
-def torch_dtype(name: str) -> torch.dtype:
-    import torch
-
-    return getattr(torch, choose("dtype", name, DTYPES))
+Json = dict[str, Any]  # a JSON object
 
 
 def file_sha256(path: Path) -> str:
@@ -40,8 +25,14 @@ def file_sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
+_LARGE = 1 << 24  # bytes (16 MiB); of larger files two digests read less than the whole
+#: Suffixes of files in a model folder that can change its results; then those of pickled weights, too.
+_RESULT_SUFFIXES = (".safetensors", ".json", ".txt", ".model", ".jinja")
+_ALL_SUFFIXES = (*_RESULT_SUFFIXES, ".bin", ".pt", ".pth", ".ckpt")
+
+
 def content_digest(path: Path) -> str | None:
-    """12 digits of the size and first 16 MiB of a file, equal for copies; None where it cannot be read."""
+    """12 digits over the size and first 16 MiB of a file, equal for copies; None if it cannot be read."""
     try:
         with path.open("rb") as file:
             digest = hashlib.sha256(f"{path.stat().st_size}:".encode())
@@ -52,15 +43,16 @@ def content_digest(path: Path) -> str | None:
 
 
 def folder_digest(folder: Path) -> str:
-    """SHA-256 over names and contents of weights, configurations and tokenizers of a model folder."""
+    """SHA-256 over names and contents of the weights, configurations and tokenizers in a model folder."""
     return _digest(folder, _list_files(folder, _RESULT_SUFFIXES))
 
 
 def quick_digest(path: Path) -> str:
-    """12 digits that change with a model's file, or with the files of its folder: with the contents, or above
-    16 MiB with size and modification time."""
-    folder, files = (path.parent, [path]) if path.is_file() else (path, _list_files(path, _ALL_SUFFIXES))
-    return _digest(folder, files, _LARGE)[:12]
+    """12 digits over a model's file, or the files of its folder: over contents, or for files above 16 MiB
+    over size and modification time."""
+    if path.is_file():
+        return _digest(path.parent, [path], _LARGE)[:12]
+    return _digest(path, _list_files(path, _ALL_SUFFIXES), _LARGE)[:12]
 
 
 def _list_files(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
@@ -68,7 +60,7 @@ def _list_files(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
 
 
 def _digest(folder: Path, files: Iterable[Path], max_bytes: float = float("inf")) -> str:
-    """SHA-256 over names and contents; of a file above `max_bytes`, over size and modification time."""
+    """SHA-256 over names and contents of files; above `max_bytes`, over size and modification time."""
     total = hashlib.sha256()
     for file in files:
         stat = file.stat()
@@ -80,8 +72,8 @@ def _digest(folder: Path, files: Iterable[Path], max_bytes: float = float("inf")
 
 
 def source_digest(thing: Any) -> str:
-    """SHA-256 of the name, line and source file (in a notebook: the cell) of a function or class. Imports and
-    values (closures, globals of other files, attributes) do not count. Without source: the name."""
+    """SHA-256 over name, line and source file (in a notebook: the cell) of a function, a class or an object's
+    class; over the name, if there is no source. Imports and values (closures, attributes) do not count."""
     thing = inspect.unwrap(thing)
     thing = thing.func if isinstance(thing, partial) else thing
     definition = thing if inspect.isroutine(thing) or isinstance(thing, type) else type(thing)
@@ -98,14 +90,14 @@ def source_digest(thing: Any) -> str:
 
 
 def pixel_digest(image: np.ndarray) -> str:
-    """SHA-256 of size and pixels of an image, (H, W, 3) uint8; the format of its file does not count."""
+    """SHA-256 over size and pixels of an image, (H, W, 3) uint8; the format of its file does not count."""
     digest = hashlib.sha256(f"{image.shape[0]}x{image.shape[1]}:".encode())
     digest.update(image.tobytes())
     return digest.hexdigest()
 
 
 def tensor_digest(tensors: Mapping[str, torch.Tensor]) -> str:
-    """SHA-256 over names, shapes, dtypes and contents of tensors, in any order."""
+    """SHA-256 over names, shapes, dtypes and contents of tensors; their order does not count."""
     import torch
 
     total = hashlib.sha256()
@@ -116,5 +108,5 @@ def tensor_digest(tensors: Mapping[str, torch.Tensor]) -> str:
 
 
 def json_digest(facts: Mapping[str, Any]) -> str:
-    """SHA-256 of a JSON-serializable mapping; the order of its keys does not count."""
+    """SHA-256 over a JSON-serializable mapping; the order of its keys does not count."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

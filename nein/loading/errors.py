@@ -1,5 +1,7 @@
-"""Errors that a user can correct, the matching of typed names, and `isolate`, which works on a batch although
-one of its items fails."""
+"""`UserError`, an error that the user can correct; and helpers that word errors.
+
+Parts: the errors; names that a user types; an error in one line; `isolate`, which finds the item that fails
+a batch."""
 
 from __future__ import annotations
 
@@ -13,18 +15,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 log = logging.getLogger(__name__)
-#: Gets the tracebacks of errors in a user's code; prints nothing, but may have listeners.
-tracebacks = logging.getLogger("nein.tracebacks")
-tracebacks.propagate = False
-tracebacks.addHandler(logging.NullHandler())
-#: Exceptions of models and image libraries on bad input. Bugs of ours (TypeError, ...) are not caught.
-MODEL_ERRORS = (RuntimeError, ValueError, OSError, IndexError, ArithmeticError)
-Item = TypeVar("Item")
 
 
 class UserError(ValueError):
-    """An error that the user can correct. Its message is one sentence: what was given; what is allowed; what
-    to do. `code` is a word for programs; it stays when the message is reworded."""
+    """An error that the user can correct. Its message is one sentence: what was given, what is allowed, what
+    to do. `code` is a word for programs, which stays when the message is reworded."""
 
     def __init__(self, message: str = "", code: str = "user") -> None:
         super().__init__(message)
@@ -32,39 +27,42 @@ class UserError(ValueError):
 
 
 class UnavailableError(UserError):
-    """A model that cannot be asked at all: the command ends, since no single sample is the cause."""
+    """A model that answers no request: the command ends, since no single sample is the cause."""
 
 
 # --- names that a user types ---
 
 
 def unknown(noun: str, name: str, allowed: Iterable[str], hint: str = "") -> UserError:
-    """The error, to be raised, for a name that is not in a list; names the closest, then all, then a hint.
+    """The error for a name that is not in a list: tells the closest name, all names, and a hint.
 
     >>> str(unknown("metric", "clipi", ["clip_i", "dino"]))
     "Unknown metric 'clipi'; did you mean 'clip_i'? Allowed: clip_i, dino."
     """
-    near = near_match(name, names := list(allowed))
+    names = list(allowed)
+    near = near_match(name, names)
     guess = f"; did you mean '{near}'?" if near else "."
     listing = f" Allowed: {', '.join(names)}." if names else ""
     return UserError(f"Unknown {noun} '{name}'{guess}{listing}{' ' + hint if hint else ''}", "unknown-name")
 
 
 def choose(noun: str, name: str, allowed: Iterable[str]) -> str:
-    """`name`, which must be one of `allowed` exactly. Raises the UserError of `unknown`."""
-    if name in (names := list(allowed)):
-        return name
-    raise unknown(noun, name, names)
+    """Returns `name` if it is one of `allowed`; else raises the UserError of `unknown`."""
+    names = list(allowed)
+    if name not in names:
+        raise unknown(noun, name, names)
+    return name
 
 
 def match_name(noun: str, name: str, allowed: Iterable[str]) -> str:
-    """The allowed name that equals `name` apart from case and every sign that is no letter or digit. Raises
-    the UserError of `unknown`.
+    """The allowed name that equals `name` but for case, blanks and punctuation. Raises the UserError of
+    `unknown`.
 
     >>> match_name("metric", "CLIP-I", ["clip_i", "dino"])
     'clip_i'
     """
-    if name in (names := list(allowed)):
+    names = list(allowed)
+    if name in names:
         return name
     for candidate in names:
         if fold_name(candidate) == fold_name(name):
@@ -73,7 +71,7 @@ def match_name(noun: str, name: str, allowed: Iterable[str]) -> str:
 
 
 def fold_name(name: str) -> str:
-    """The letters and digits of a name, without case."""
+    """The letters and digits of a name, in lower case."""
     return "".join(filter(str.isalnum, name.casefold()))
 
 
@@ -109,7 +107,12 @@ class Problems:
         raise UserError("\n".join([f"{source} has {total} problem{'s' * (total > 1)}:", *lines]))
 
 
-# --- an error in one line ---
+# --- an error in one line ----------------------------------------------------------------------
+
+#: Gets the tracebacks of errors in a user's code. It prints nothing; `nein.engine.run` listens.
+tracebacks = logging.getLogger("nein.tracebacks")
+tracebacks.propagate = False
+tracebacks.addHandler(logging.NullHandler())
 
 
 def first_line(error: BaseException) -> str:
@@ -118,7 +121,7 @@ def first_line(error: BaseException) -> str:
 
 
 def message(error: BaseException) -> str:
-    """The whole message of an error on one line, at most 300 characters, or the name of its class."""
+    """The message of an error on one line, at most 300 characters, or the name of its class."""
     return (" ".join(str(error).split()) or type(error).__name__)[:300]
 
 
@@ -128,7 +131,7 @@ def reason(error: BaseException) -> str:
     error_class = type(error).__name__
     sentence = f"{error_class}: {first_line(error)}" if str(error).strip() else error_class
     libraries = ("<", str(Path(os.__file__).parent))  # "<": frames without a file; the standard library
-    for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
+    for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):  # innermost first
         file, is_ours = frame.f_code.co_filename, str(frame.f_globals.get("__name__")).startswith("nein.")
         if not (is_ours or "site-packages" in file or file.startswith(libraries)):
             sentence += f" ({Path(file).name}:{line}, in {frame.f_code.co_name})"
@@ -138,11 +141,15 @@ def reason(error: BaseException) -> str:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out; PyTorch, which is not imported here, has its own class."""
+    """Whether memory ran out; PyTorch has its own class, and is not imported for it."""
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 
 
-# --- a batch of which one item may fail ---
+# --- the item that fails a batch ---------------------------------------------------------------
+
+#: Exceptions of models and image libraries on bad input. Bugs of ours (TypeError, ...) are not caught.
+MODEL_ERRORS = (RuntimeError, ValueError, OSError, IndexError, ArithmeticError)
+Item = TypeVar("Item")
 
 
 def isolate(
@@ -151,8 +158,8 @@ def isolate(
     describe: Callable[[BaseException], Any] = reason,
     errors: tuple[type[BaseException], ...] = MODEL_ERRORS,
 ) -> list[Any]:
-    """`work(items)`, a result per item. If it raises one of `errors`, each item is tried alone; a culprit
-    gets `describe(error)`. Out of memory and an unavailable model end the command."""
+    """The results of `work(items)`, one per item. If it raises one of `errors`, each item is tried alone, and
+    one that raises gets `describe(error)`. Out of memory and UnavailableError are raised again."""
     if not items:
         return []
     try:
@@ -175,8 +182,9 @@ def isolate_answers(
     texts: Iterable[Any],
     describe: Callable[[BaseException], Any] = reason,
 ) -> list[Any]:
-    """`ask(images, texts)`, an answer per image, with `isolate`."""
-    pairs = [*zip(images, texts, strict=True)]
-    return isolate(
-        lambda part: ask([image for image, _ in part], [text for _, text in part]), pairs, describe
-    )
+    """`isolate` for `ask(images, texts)`, which returns an answer per image."""
+
+    def ask_pairs(pairs: Sequence[tuple[Any, Any]]) -> Iterable[Any]:
+        return ask([image for image, _ in pairs], [text for _, text in pairs])
+
+    return isolate(ask_pairs, [*zip(images, texts, strict=True)], describe)

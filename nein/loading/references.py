@@ -1,5 +1,7 @@
-"""Names of models (references) and the files behind them: kinds of references, the hub's cache, addresses of
-servers, models of installed packages, downloads, and imports of a user's file."""
+"""References, the names of models that users type: parses them and finds or imports what they name.
+
+Parts: `parse_reference`; the hub's cache; addresses of servers, without credentials; paths, and models of
+installed packages; `Need`, a download; imports of an object from a module or a user's file."""
 
 from __future__ import annotations
 
@@ -17,8 +19,7 @@ from urllib.parse import urlsplit
 
 from nein.loading.errors import UserError, first_line, near_match
 
-#: Entry points of packages with models: by `nano = "module:path"` the model `nano:NAME` is in `path(NAME)`.
-REFERENCES = "nein.references"
+#: `module:attribute` or `file.py:attribute`, where [^\W\d]\w* is a Python name.
 _ATTRIBUTE = re.compile(r"([^\W\d]\w*(\.[^\W\d]\w*)*|.+\.py):[^\W\d]\w*")
 Kind = Literal["served", "embedded", "plugin", "attribute", "local", "hub", "name"]
 
@@ -33,9 +34,10 @@ class Reference(NamedTuple):
               "local"      a path, or the name of an existing file
               "hub"        owner/name[@revision]
               "name"       any other word: a row of a table, or unknown
-    name      "served": the model; "plugin", "attribute": after the colon; others: all but the revision.
-    revision  Of "hub" and "name".
-    url       Of "served": None without one, "" for an unusable one.
+    name      If served, the model; of "plugin" and "attribute", the part after the colon; else the text, but
+              for the revision.
+    revision  If kind is "hub" or "name".
+    url       If served; None without one, "" for an unusable one.
     """
 
     text: str
@@ -46,7 +48,7 @@ class Reference(NamedTuple):
 
     @property
     def has_files(self) -> bool:
-        """Whether it names files, here or on the hub, instead of a row of a table."""
+        """Whether it names files, on this machine or on the hub."""
         return self.kind in ("embedded", "local", "hub")
 
     @property
@@ -60,7 +62,7 @@ class Reference(NamedTuple):
 
 
 def parse_reference(reference: str) -> Reference:
-    """The reference that a text is by its form, or by an existing file. Raises UserError for ''."""
+    """The reference in a text, by its form or by an existing file. Raises UserError for an empty text."""
     if not reference:
         raise UserError("'' names no model; give a hub id, a folder, nano:NAME or openai:URL#MODEL.")
     prefix, colon, address = reference.partition(":")
@@ -81,12 +83,12 @@ def parse_reference(reference: str) -> Reference:
     return Reference(reference, "hub" if "/" in name else "name", name, revision or None)
 
 
-# --- the hub's cache ---
+# --- the hub's cache -------------------------------------------------------------------------
 
 
 def find_cached_folder(repository: str, revision: str | None, kind: str = "model") -> Path | None:
-    """The folder in the hub's cache with some or all files of a repository; its name is the commit. kind: of
-    the repository, "model" or "dataset"."""
+    """The folder in the hub's cache with some or all files of a repository, named by the commit; None if
+    there is none. kind: "model" or "dataset"."""
     from huggingface_hub import snapshot_download
 
     try:
@@ -100,14 +102,14 @@ def find_cached_folder(repository: str, revision: str | None, kind: str = "model
 
 
 def find_cached_commit(repository: str, revision: str | None, kind: str = "model") -> str:
-    """The commit of a repository in the hub's cache; "" where it is not there."""
+    """The commit of a repository in the hub's cache; "" if it is not there."""
     folder = find_cached_folder(repository, revision, kind)
     return "" if folder is None else folder.name
 
 
 def check_hub(repository: str, revision: str | None = None) -> None:
-    """Raises UserError for a model that is not in the hub's cache while the hub does not answer: libraries
-    would ask six times for each of its files."""
+    """Raises UserError if a model is not in the hub's cache and the hub does not answer. The loader would ask
+    six times for each of its files before it failed."""
     from huggingface_hub import HfApi, constants, errors
     from huggingface_hub.utils import httpx
 
@@ -125,16 +127,16 @@ def check_hub(repository: str, revision: str | None = None) -> None:
         ) from None
 
 
-# --- addresses of servers, without credentials ---
+# --- addresses of servers, without credentials -------------------------------------------------
 
 
 def is_served(reference: str) -> bool:
-    """Whether a model is behind an address instead of in this process."""
+    """Whether a reference names a model behind an address."""
     return reference.startswith("openai:")
 
 
 def is_address(url: str) -> bool:
-    """Whether it is the address of a server, without user, password and query."""
+    """Whether a text is the address of a server, without user, password and query."""
     try:
         parts = urlsplit(url)
         is_bare = parts.username is None and not parts.query
@@ -143,9 +145,9 @@ def is_address(url: str) -> bool:
         return False
 
 
-#: User and password, up to the last "@" before a "#" (fragment), or else before a "/" (path).
+#: "://USER:PASSWORD@", up to the last "@" before a "#" (fragment), or else before a "/" (path).
 _USER = re.compile(r"://(?:[^\s'\"<>`#]*|[^\s'\"<>`/]*)@")
-#: In group 1 the address up to its query, which ends at a "#".
+#: "://HOST/PATH?QUERY", up to a "#"; group 1 is the part before the query.
 _QUERY = re.compile(r"(://[^\s'\"<>`?#]*)\?[^\s'\"<>`#]*")
 
 
@@ -155,8 +157,7 @@ def hide_credentials(text: str) -> str:
 
 
 def check_credentials(value: Any) -> None:
-    """Raises UserError where a text in `value`, a list or dict too, is an address with user, password or
-    query."""
+    """Raises UserError if a text, or one in a list or dict, is an address with user, password or query."""
     if isinstance(value, (list, dict)):
         for inner in value if isinstance(value, list) else value.values():
             check_credentials(inner)
@@ -167,7 +168,7 @@ def check_credentials(value: Any) -> None:
         )
 
 
-# --- paths, and models of installed packages ---
+# --- paths, and models of installed packages ---------------------------------------------------
 
 
 def expand_user(path: str | Path) -> Path:
@@ -184,7 +185,8 @@ def locate_embedded(reference: str) -> str:
     """The folder of an installed package's model ("nano:clip"); any other reference is returned unchanged.
     Raises UserError for a name that the package does not have."""
     scheme, colon, name = reference.partition(":")
-    for point in _find_entry_points(scheme, tuple(sys.path)) if colon else ():
+    points = _find_entry_points(scheme, tuple(sys.path)) if colon else ()
+    for point in points:
         try:
             return str(point.load()(name))
         except (ValueError, FileNotFoundError) as error:
@@ -192,23 +194,28 @@ def locate_embedded(reference: str) -> str:
     return reference
 
 
+#: Entry points of packages with models: by `nano = "module:path"` the model `nano:NAME` is in `path(NAME)`.
+REFERENCES = "nein.references"
+
+
 @functools.lru_cache(maxsize=16)
 def _find_entry_points(scheme: str, path: tuple[str, ...]) -> tuple[metadata.EntryPoint, ...]:
-    """Cached, since each search reads a file of every installed package. path: `sys.path`."""
+    """The entry points of a scheme ("nano"). Cached, since each search reads a file of every installed
+    package. path: `sys.path`, so that a changed path is searched anew."""
     return tuple(metadata.entry_points(group=REFERENCES, name=scheme))
 
 
-# --- downloads ---
+# --- downloads ---------------------------------------------------------------------------------
 
 #: Patterns of the files of a repository without weights: configurations, tokenizers, templates.
 TEXTS = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken")
 
 
 class Need(NamedTuple):
-    """Files that a run must download.
+    """Files that a command must download.
 
     reference  OWNER/NAME of a repository on the hub; for kind "url" the address of a file.
-    revision   Commit, branch or tag (None: main branch); for "url" the beginning of its SHA-256.
+    revision   Commit, branch or tag (None: main branch); for kind "url" the beginning of the file's SHA-256.
     kind       "model", "dataset" or "url".
     files      `fnmatch` patterns of a repository's files (default: `TEXTS` and the weights).
     """
@@ -224,19 +231,19 @@ class Need(NamedTuple):
 
     @classmethod
     def parse(cls, path_or_id: str, revision: str | None = None, files: tuple[str, ...] = ()) -> Need | None:
-        """The need of `owner/name[@revision]`; None for models of installed packages and for local files."""
+        """The need of a hub id; None for models of installed packages and for local files."""
         reference = parse_reference(locate_embedded(path_or_id))
         if is_local(reference.text):
             return None
         return cls(reference.name, revision or reference.revision, files=files)
 
 
-# --- objects in a module, or in a user's file ---
+# --- imports of an object from a module or a user's file ------------------------------------------
 
 
 def load_attribute(reference: str) -> Any:
-    """The object of `module:attribute` or `file.py:attribute`. Raises UserError where it does not exist, or
-    its module fails."""
+    """The object that `module:attribute` or `file.py:attribute` names. Raises UserError if it does not exist,
+    or its module fails."""
     source, _, name = reference.rpartition(":")
     try:
         if not source.endswith(".py"):
@@ -254,23 +261,23 @@ def load_attribute(reference: str) -> Any:
 
 
 def _import_file(file: Path) -> Any:
-    """The module of a file, which is run once; it can import the other files of its folder."""
+    """Runs a file once; returns its module. It can import the other files of its folder."""
     name = f"_file_{hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:12]}"
     if name in sys.modules:
         return sys.modules[name]
     if not file.is_file():
         raise FileNotFoundError(f"there is no file '{file}'")
     spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None  # every name that ends in .py has one, and a loader
-    assert spec.loader is not None
+    assert spec and spec.loader  # noqa: PT018 - every name that ends in .py has both
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    sys.path.append(str(file.resolve().parent))
+    folder = str(file.resolve().parent)
+    sys.path.append(folder)
     try:
         spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
     finally:
-        sys.path.remove(str(file.resolve().parent))
+        sys.path.remove(folder)
     return module

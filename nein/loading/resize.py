@@ -1,4 +1,4 @@
-"""Resizing of images by rule "r64", which InstructPix2Pix uses for its inputs and NeIn for its samples."""
+"""Resizes images by rule "r64", which InstructPix2Pix uses for its inputs and NeIn for its samples."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def r64_size(width: int, height: int, resolution: int = 512) -> tuple[int, int]:
     """(width, height) of an image by rule "r64": long side near `resolution`, both multiples of 64.
 
     Source: edit_cli.py of github.com/timothybrooks/instruct-pix2pix @ 0dffd1e. The order of the
-    floating-point operations is the original's and must stay: where a product lands just below a multiple of
-    64 the floor takes 64 pixels away (sides 98, 103, 107 become 448 at resolution 512). Raises UserError
-    where a side would be 0.
+    floating-point operations is the original's and must stay: if a product is just below a multiple of 64,
+    the floor takes 64 pixels away (sides 98, 103, 107 become 448 at resolution 512). Raises UserError if a
+    side would be 0.
     """
     factor = resolution / max(width, height)
     factor = math.ceil(min(width, height) * factor / 64) * 64 / min(width, height)  # short side n * 64
@@ -31,10 +31,11 @@ def r64_size(width: int, height: int, resolution: int = 512) -> tuple[int, int]:
 
 
 def r64(image: np.ndarray, resolution: int) -> np.ndarray:
-    """(H, W, 3) uint8 -> the same image in the size of `r64_size`."""
+    """Crops and resizes an image, (H, W, 3) uint8, to `r64_size`."""
     return fit(image, r64_size(image.shape[1], image.shape[0], resolution))
 
 
 def fit(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """(H, W, 3) uint8, center-cropped to the aspect ratio of `size` (width, height) and resized (Lanczos)."""
+    """Crops an image, (H, W, 3) uint8, around its center to the aspect ratio of `size` (width, height), and
+    resizes it (Lanczos)."""
     return np.array(ImageOps.fit(Image.fromarray(image), size, method=Image.Resampling.LANCZOS))

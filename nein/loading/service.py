@@ -1,8 +1,6 @@
 """Client of a model behind an address with OpenAI's API: requests with retries, a pace, usage and prices.
 
-Parts: failures of requests; `Pace`, which limits requests in flight; `Service`, one model; what requests
-cost.
-"""
+Parts: failures; `Pace`, which limits requests in flight; `Service`, one model; what requests cost."""
 
 from __future__ import annotations
 
@@ -120,13 +118,8 @@ class Pace:
 # --- service -----------------------------------------------------------------------------------------------
 
 #: Domain of a hosted service -> the environment variable with its key; OPENAI_API_KEY for any other server.
-KEYS = {
-    "openai.com": "OPENAI_API_KEY",
-    "azure.com": "AZURE_OPENAI_API_KEY",
-    "x.ai": "XAI_API_KEY",
-    "anthropic.com": "ANTHROPIC_API_KEY",
-    "googleapis.com": "GEMINI_API_KEY",
-}
+KEYS = {"openai.com": "OPENAI_API_KEY", "azure.com": "AZURE_OPENAI_API_KEY", "x.ai": "XAI_API_KEY"}
+KEYS |= {"anthropic.com": "ANTHROPIC_API_KEY", "googleapis.com": "GEMINI_API_KEY"}
 
 
 def find_host(address: str) -> str:
@@ -262,13 +255,12 @@ class Service:
             sent_on = f"'{self.address}' sends requests on to '{target}', where nothing is sent"
             return NoAnswer(f"{sent_on}; give that address", REFUSED, status=status)
         message = f"HTTP {status} {self.quote(reply)}"
-        if any(code in reply for code in REFUSED_CONTENT):
+        if re.search(CONTENT_CODES, reply):
             return NoAnswer(f"the endpoint withheld an answer: {message}", WITHHELD)
         parts = [error.param] if error.param else []
         parts += re.findall(r"['\"`](\w+)['\"`]", str(error.body))  # words in quotes
-        return NoAnswer(
-            f"the endpoint refused the request: {message}", REFUSED, status=status, named_parts=parts
-        )
+        message = f"the endpoint refused the request: {message}"
+        return NoAnswer(message, REFUSED, status=status, named_parts=parts)
 
     def quote(self, reply: str) -> str:
         """The beginning of a server's reply on one line, without credentials that it may repeat."""
@@ -285,11 +277,8 @@ class Service:
             self.count(requests=1, retries=int(is_retry))
 
 
-#: Codes in replies of servers that refuse the content of a request.
-REFUSED_CONTENT = (
-    *("content_policy_violation", "content_filter", "invalid_prompt"),
-    *("moderation_blocked", "cyber_policy"),
-)
+# Codes in the replies of servers that refuse the content of a request, as a pattern.
+CONTENT_CODES = r"content_policy_violation|content_filter|invalid_prompt|moderation_blocked|cyber_policy"
 
 
 def encode_png(image: Any) -> bytes:
@@ -333,13 +322,8 @@ def count_tokens(usage: Any) -> dict[str, int]:
 
 
 #: Our kinds of tokens -> those of the package genai-prices.
-TOKENS = {
-    "input_tokens": "input_tokens",
-    "output_tokens": "output_tokens",
-    "output_image_tokens": "output_image_tokens",
-    "cached_tokens": "cache_read_tokens",
-    "image_tokens": "input_image_tokens",
-}
+TOKENS = {kind: kind for kind in ("input_tokens", "output_tokens", "output_image_tokens")}
+TOKENS |= {"cached_tokens": "cache_read_tokens", "image_tokens": "input_image_tokens"}
 
 
 def compute_price(model: str, usage: Mapping[str, int], address: str = "") -> Decimal | None:

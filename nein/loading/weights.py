@@ -1,5 +1,4 @@
-"""Checkpoints: reading weights without running code from the file, and checks that weights and tokenizer are
-those of the model."""
+"""Checks that weights and tokenizers fit a model, and reads checkpoints without running their code."""
 
 from __future__ import annotations
 
@@ -8,16 +7,26 @@ import zipfile
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from nein.loading.errors import UserError, message, reason
+from nein.loading.errors import UserError, choose, message, reason
 
+if TYPE_CHECKING:
+    import torch
+
+DTYPES = ("float32", "bfloat16", "float16")  # names of dtypes; each is an attribute of torch
 ALIGNMENT = 64  # bytes, as PyTorch aligns what it allocates itself
 
 
+def torch_dtype(name: str) -> torch.dtype:
+    import torch
+
+    return getattr(torch, choose("dtype", name, DTYPES))
+
+
 def align(module: Any) -> Any:
-    """The same module, with its CPU weights at multiples of `ALIGNMENT`. A weight of a memory-mapped file may
-    begin anywhere, and the last bits of MKL's products depend on that."""
+    """Moves the CPU weights of a torch module to multiples of `ALIGNMENT`; returns the module. A weight of a
+    memory-mapped file may begin anywhere, and the last bits of MKL's products depend on that."""
     for weight in (*module.parameters(), *module.buffers()):
         if weight.device.type == "cpu" and weight.data_ptr() % ALIGNMENT:
             weight.data = weight.data.clone()
@@ -25,9 +34,10 @@ def align(module: Any) -> Any:
 
 
 def check_loaded(cls: Any, info: Mapping[str, Any], source: str) -> None:
-    """Raises UserError for missing weights of a class of transformers or diffusers, which it would draw at
-    random, and for LoRA weights that it ignores.
+    """Raises UserError for weights that a model lacks, which the library would draw at random, and for LoRA
+    weights that it ignores.
 
+    cls     Class of transformers or diffusers.
     info    From its `from_pretrained(output_loading_info=True)`.
     source  Folder or hub id, for the message.
     """
@@ -45,16 +55,15 @@ def check_loaded(cls: Any, info: Mapping[str, Any], source: str) -> None:
         )
 
 
-PROBE = "a photo of a dog and no cat"
-#: Least share of an embedding's rows with a word; the others pad it to a round number.
-LEAST = 0.9
+PROBE = "a photo of a dog and no cat"  # a text for trying tokenizers
+MIN_USED_ROWS = 0.9  # of an embedding, share of its rows with a word; the others pad it to a round number
 
 
 def check_tokenizer(tokenizer: Any, config: Any, source: str) -> None:
-    """Raises UserError for a tokenizer of transformers whose ids are not those of a model. Makes the end
-    token its padding token, if it has none in the model's vocabulary.
+    """Raises UserError for a tokenizer of transformers whose ids do not fit a model. Uses the end token for
+    padding, if the tokenizer has no padding token in the model's vocabulary.
 
-    config  The model's configuration; nothing is compared without `vocab_size` in its text part.
+    config  The model's configuration; without `vocab_size` in its text part nothing is checked.
     source  Folder or hub id, for the message.
     """
     text = config.get_text_config()
@@ -63,7 +72,9 @@ def check_tokenizer(tokenizer: Any, config: Any, source: str) -> None:
         return
     name = f"The tokenizer of '{source}'"
     advice = "check tokenizer.json and tokenizer_config.json, or copy them from the model's repository"
-    if len(tokenizer) < LEAST * rows:
+
+    # --- every id is a row of the embedding
+    if len(tokenizer) < MIN_USED_ROWS * rows:
         raise UserError(f"{name} has {len(tokenizer)} words and the model's embedding {rows}; {advice}.")
     try:
         ids = tokenizer(PROBE)["input_ids"]
@@ -73,18 +84,22 @@ def check_tokenizer(tokenizer: Any, config: Any, source: str) -> None:
     if max(ids) >= rows:
         word = tokenizer.convert_ids_to_tokens(max(ids))
         raise UserError(f"{name} gives '{word}' the id {max(ids)}, but the model has {rows} words; {advice}.")
+
+    # --- the Python class splits texts as the published file does
     file = Path(tokenizer.name_or_path, "tokenizer.json")
     if file.is_file():
         from tokenizers import Tokenizer
 
         published = Tokenizer.from_file(str(file))
-        published.no_padding()  # as the file was saved
+        published.no_padding()  # a file may turn it on
         if published.encode(PROBE, add_special_tokens=False).ids != words:
             kind = type(tokenizer).__name__
             raise UserError(
                 f"{name} is read as {kind}, which splits '{PROBE}' otherwise than its file; {advice}."
             )
-    # CLIP's text towers pool at the end token: at the id of their configuration, or at the highest (2).
+
+    # --- the end token: CLIP's text towers pool there, by its configured id or, if that is 2, at the highest
+    # id
     end = getattr(text, "eos_token_id", None)
     end = max(ids) if end == 2 else end
     if type(tokenizer).__name__ == "CLIPTokenizer" and isinstance(end, int) and ids[-1] != end:
@@ -95,8 +110,11 @@ def check_tokenizer(tokenizer: Any, config: Any, source: str) -> None:
         tokenizer.pad_token = tokenizer.eos_token
 
 
+# --- reading checkpoints -------------------------------------------------------------------------
+
+
 class _Inert:
-    """A placeholder for a class that a file names: holds the state of its objects, and does nothing."""
+    """Stands in for a class that a pickle names: holds the state of its objects, and runs nothing."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         return object.__new__(cls)
@@ -106,7 +124,7 @@ class _Inert:
 
 
 def _stand_in(name: str) -> type:
-    """The placeholder of a class; dictionaries and lists, which the file fills, become plain ones."""
+    """The class to build instead of a named one: a plain dict or list, which the file fills, or `_Inert`."""
     if name.endswith(("dict", "Dict")):
         return type("_Dictionary", (_Inert,), {"__new__": lambda cls, *args, **kwargs: {}})
     if name == "collections.deque":
@@ -117,11 +135,11 @@ def _stand_in(name: str) -> type:
 def read_checkpoint(
     file: Path, *, inert: bool = False, advice: str = "use a copy with safetensors"
 ) -> tuple[Any, list[str]]:
-    """(content, names of the classes left out) of a .safetensors file or of a pickle, of which nothing
-    but tensors and plain containers is built, and nothing runs. Raises UserError.
+    """(content, names of replaced classes) of a .safetensors file or of a pickle, of which only tensors and
+    plain containers are built, and nothing runs. Raises UserError.
 
-    inert   Every other class that the file names is replaced by an object that only holds what the file says
-            of it; else such a file is refused, with the advice.
+    inert   Replace objects of other classes by `_Inert` ones; else such a file is refused.
+    advice  What the user can do about a refused file, for the message.
     """
     import torch
     from safetensors import SafetensorError

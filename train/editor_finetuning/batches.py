@@ -21,8 +21,9 @@ from nein.engine import atomic
 from nein.engine.folder import sample_seed
 from nein.engine.images import ImageError
 from nein.engine.machine import Processes
-from nein.loading.digests import json_digest, torch_dtype
+from nein.loading.digests import json_digest
 from nein.loading.errors import UserError
+from nein.loading.weights import torch_dtype
 from nein.train.editor_finetuning.data import Example, Pairs, prepare_pair
 from nein.train.editor_finetuning.options import TuneConfig
 from nein.train.features import FeatureFiles, Passes

@@ -15,8 +15,8 @@ from nein.datasets.negbench import sentences
 from nein.datasets.negbench.sentences import Concepts
 from nein.engine.folder import Row, sample_seed
 from nein.engine.images import write_png
-from nein.loading.digests import torch_dtype
 from nein.loading.errors import UserError, isolate_answers
+from nein.loading.weights import torch_dtype
 from nein.metrics.base import MetricError, fingerprint
 from nein.models.llm import Client
 from nein.wording import families
