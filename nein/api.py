@@ -269,7 +269,7 @@ class Result:
 
     def table(self) -> pd.DataFrame:
         """The main table as text, a row per model: values with their 95 % intervals."""
-        return _to_frame(tables.sheets(self.shown, self.figures)[0])
+        return _to_frame(tables.make_sheets(self.shown, self.figures)[0])
 
     @property
     def runs(self) -> list[Path]:
@@ -304,12 +304,12 @@ class Result:
         return Path(file)
 
     def _repr_html_(self) -> str:
-        sheets = tables.sheets(self.shown, self.figures)
+        sheets = tables.make_sheets(self.shown, self.figures)
         parts = (f"<h4>{sheet.title}</h4>{_to_frame(sheet).to_html(index=False)}" for sheet in sheets)
         return f"{''.join(parts)}<p>{html.escape(str(self.out))}</p>"
 
     def __repr__(self) -> str:
-        sheets = tables.sheets(self.shown, self.figures)
+        sheets = tables.make_sheets(self.shown, self.figures)
         return "\n\n".join(tables.format_plain(sheet, 20) for sheet in sheets) + f"\n{self.out}"
 
 

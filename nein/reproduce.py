@@ -192,8 +192,8 @@ def run(config: ReproduceConfig) -> str | None:
             ours: Json = {key: row.get(key) for key in ("value", "low", "high")}
             ours |= {key: row.get(key) or 0 for key in ("n", "unscored")}
             details = ", ".join(value for key, value in printed.key.items() if value and key in several)
-            theirs = tables.number(printed.value, printed.unit, digits=2)
-            measured_text = tables.text({**ours, "unit": printed.unit}, digits=2)
+            theirs = tables.format_number(printed.value, printed.unit, digits=2)
+            measured_text = tables.format_estimate({**ours, "unit": printed.unit}, digits=2)
             scored = f"{ours['n']} of {ours['n'] + ours['unscored']}"
             verdict = agreement(printed, ours, config.preset, config.limit)
             rows.append([printed.row, details, theirs, measured_text, scored, verdict])
@@ -217,13 +217,13 @@ def run(config: ReproduceConfig) -> str | None:
     heads = ("row", "figure", "published", "ours [95 % interval]", "scored", "agree")
     parts = [
         f"{TABLES[config.table].title}, on {samples}, preset {config.preset}:",
-        tables.pipes(rows, heads),
+        tables.format_rows(rows, heads),
     ]
     if shown_options:
         options_told = ", ".join(f"--{name} {value}" for name, value in shown_options.items())
         parts.append(f"Options that differ from the table's: {options_told}.")
     parts.append(_agreements([row[-1] for row in rows]))
-    parts.append(tables.pipes(spent, ("run", "stage", "hours of work", "GiB, host", "GiB, device")))
+    parts.append(tables.format_rows(spent, ("run", "stage", "hours of work", "GiB, host", "GiB, device")))
     return "\n\n".join([*parts, f"For others: {file}\n"])
 
 

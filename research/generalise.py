@@ -26,7 +26,7 @@ from nein.loading.errors import UserError
 from nein.nano.scenes import AXES
 from nein.reporting import figures as frames
 from nein.reporting import plots, tables
-from nein.reporting.tables import pipes
+from nein.reporting.tables import format_rows
 
 BEFORE = "before"
 #: World -> what its column says.
@@ -85,14 +85,14 @@ class Spread:
     unit: str
 
     def text(self) -> str:
-        value, low, high = (tables.number(x, self.unit) for x in (self.value, self.low, self.high))
+        value, low, high = (tables.format_number(x, self.unit) for x in (self.value, self.low, self.high))
         return f"{value} ({low} to {high})" if self.seeds > 1 else value
 
 
 def labelled(figures: pd.DataFrame, model: Model, world: str) -> pd.DataFrame:
     """The figures of a model on a world, with the columns that `report` reads."""
     seed = "" if model.seed is None else str(model.seed)
-    return frames.label(figures, recipe=model.recipe, seed=seed, world=world)
+    return frames.with_columns(figures, recipe=model.recipe, seed=seed, world=world)
 
 
 def spread(figures: pd.DataFrame, **where: Any) -> Spread | None:
@@ -109,18 +109,18 @@ def table(figures: pd.DataFrame, metrics: Mapping[str, Mapping[str, Any]]) -> st
     """Recipes and metrics against worlds. `metrics`: title of a row -> the entries of its figures."""
     worlds = [world for world in AXES if len(frames.select(figures, world=world))]
     lines = []
-    for recipe in frames.values(figures, "recipe", (BEFORE,)):
+    for recipe in frames.list_entries(figures, "recipe", (BEFORE,)):
         for title, where in metrics.items():
             cells = [spread(figures, recipe=recipe, world=world, **where) for world in worlds]
             if any(cells):
                 lines.append([recipe, title, *(cell.text() if cell else tables.DASH for cell in cells)])
-    return pipes(lines, ["trained", "figure", *(TITLES[world] for world in worlds)])
+    return format_rows(lines, ["trained", "figure", *(TITLES[world] for world in worlds)])
 
 
 def bars(figures: pd.DataFrame, metrics: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     """The cells of the table as the figures of `PLOT`."""
     rows = []
-    for recipe in frames.values(figures, "recipe", (BEFORE,)):
+    for recipe in frames.list_entries(figures, "recipe", (BEFORE,)):
         for title, where in metrics.items():
             for world in AXES:
                 cell = spread(figures, recipe=recipe, world=world, **where)
@@ -148,7 +148,7 @@ def write(
     chance   Title of a row -> what guessing gets, in per cent.
     """
     figures = frames.concat(parts)
-    seeds = ", ".join(frames.values(figures, "seed")) or "none"
+    seeds = ", ".join(frames.list_entries(figures, "seed")) or "none"
     today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     n = tables.count()(frames.records(frames.select(figures, **next(iter(metrics.values())))))
     text = "\n".join(

@@ -187,7 +187,7 @@ def affirmative(denials: Counter[str], texts: int) -> str:
 def findings(figures: pd.DataFrame) -> list[str]:
     """What the table says: of every recipe first the figure that holds where nothing was taught."""
     sentences = []
-    for recipe in frames.values(figures, "recipe", (BEFORE,)):
+    for recipe in frames.list_entries(figures, "recipe", (BEFORE,)):
         told = {
             world: {
                 name: cell.text()

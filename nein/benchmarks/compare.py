@@ -37,7 +37,7 @@ NOTE = (
 def name_metric(metric: str) -> str:
     """The title of a metric with its arrow; a benchmark's own metric goes by its name."""
     row = METRICS.get(metric)
-    return tables.heading(row.title, row.higher_is_better) if row else metric
+    return tables.add_arrow(row.title, row.higher_is_better) if row else metric
 
 
 COMPARISONS = Table(
@@ -193,7 +193,7 @@ def list_worse(rows: Sequence[Figure], points: float) -> list[str]:
             name = " ".join(filter(None, (entry.title if entry else row["metric"], row.get("variant"))))
             sentences.append(
                 f"{row['first']} is worse than {row['second']} by more than {points:g}: {name} "
-                f"{tables.text(row)}"
+                f"{tables.format_estimate(row)}"
             )
     return sentences
 

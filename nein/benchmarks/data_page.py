@@ -20,7 +20,7 @@ from nein.metrics.letters import LETTERS
 from nein.reporting import cards, tables
 from nein.reporting import figures as frames
 from nein.reporting.cards import Card
-from nein.reporting.page import Page, Section, headline, places, write
+from nein.reporting.page import Page, Section, format_headline, list_files, write
 from nein.reporting.tables import Column, Row, Table
 from nein.wording.families import NEGATIVE_TEMPLATES
 
@@ -51,12 +51,14 @@ def show(options: DataPageConfig) -> str:
     shown = [card for card in every if card.id in drawn]
     with_images = (dataclasses.replace(card, pictures=[*map(_thumbnail, card.pictures)]) for card in shown)
     subtitle = f"{len(every):,} samples, {len(drawn):,} of them shown."
-    parts = [cards.browser(cards.Samples([], []), lambda: with_images)]
+    parts = [cards.make_browser(cards.Samples([], []), lambda: with_images)]
     sections = [Section("counts", "Counts", [COUNTS])]
     page = Page(f"Data: {options.data}", subtitle, parts=parts, headline=[SUMMARY], sections=sections)
     out = options.out.with_suffix(".html")
     atomic.make_folder(out.parent)
-    return headline(figures, [SUMMARY], [subtitle], places(out, write(out, figures, page, ["html"]), 0))
+    return format_headline(
+        figures, [SUMMARY], [subtitle], list_files(out, write(out, figures, page, ["html"]), 0)
+    )
 
 
 def _thumbnail(image: tuple[str, Any]) -> tuple[str, cards.Thumbnail]:

@@ -27,8 +27,8 @@ from nein.loading.errors import UserError
 from nein.reporting import figures as frames
 from nein.reporting import plots, tables
 from nein.reporting.figures import Figure
-from nein.reporting.page import Page, Section, headline, places, write
-from nein.reporting.tables import Column, Row, Table, widest
+from nein.reporting.page import Page, Section, format_headline, list_files, write
+from nein.reporting.tables import Column, Row, Table, describe_widest
 
 # --- report, compare, export -----------------------------------------------------------------
 
@@ -78,11 +78,11 @@ def compare(options: CompareConfig) -> str | int:
     if not rows:
         raise UserError("These runs have no metric in common; score them with the same --metrics.")
     figures, table = frames.frame(rows, benchmark=benchmark.name), comparing.make_table(rows)
-    [sheet] = tables.sheets([table], figures)
+    [sheet] = tables.make_sheets([table], figures)
     if options.format == "csv":
         text = frames.to_csv(figures)
     elif options.format == "text":
-        text = headline(figures, [table], [table.note], ["Every row: --format md, csv or tex"])
+        text = format_headline(figures, [table], [table.note], ["Every row: --format md, csv or tex"])
     elif options.format == "tex":
         text = tables.format_latex(sheet)
     else:
@@ -184,7 +184,7 @@ def write_overview(
     )
     files = write(out, board, page, formats)
     page_line = [f"Pages: {', '.join(file for file, _ in links)}"] if links else []
-    return headline(ours, [GAPS], last=[*places(out, files, len(page.notes)), *page_line])
+    return format_headline(ours, [GAPS], last=[*list_files(out, files, len(page.notes)), *page_line])
 
 
 def sort_board(rows: Sequence[Figure]) -> pd.DataFrame:
@@ -202,7 +202,7 @@ def sort_board(rows: Sequence[Figure]) -> pd.DataFrame:
         "gap": gaps.groupby([board[name] for name in ("test", "model", "source")]).transform("max"),
     }
     ordered = board.assign(**order).sort_values([*order], kind="stable")[board.columns]
-    names = frames.values(board, "benchmark")
+    names = frames.list_entries(board, "benchmark")
     published = [row for name in names for row in _list_paper_gaps(registry.get(name))]
     return frames.concat([ordered, frames.frame(published)])
 
@@ -249,7 +249,7 @@ GAPS = Table("gaps", "Negation gaps, points", (Row("test"), Row("model"), Row("s
 
 def make_sections(board: pd.DataFrame) -> list[Section]:
     """One table of all tests, then per benchmark a table and a plot with the papers' models."""
-    ours = tuple(source for source in frames.values(board, "source") if source != PUBLISHED)
+    ours = tuple(source for source in frames.list_entries(board, "source") if source != PUBLISHED)
     field = Table(
         "field",
         "Negation gap of every model in every test, points",
@@ -259,7 +259,7 @@ def make_sections(board: pd.DataFrame) -> list[Section]:
     )
     columns = (*_GAP_COLUMNS, Column("date", _GAP, tables.entry("date")))
     sections = [Section("field", "All tests", [field])]
-    for name in frames.values(board, "benchmark"):
+    for name in frames.list_entries(board, "benchmark"):
         key, title, selection = f"of_{name}", registry.get(name).title, {"benchmark": name}
         table = Table(key, title, GAPS.rows, columns, selection)
         plot = plots.plot(
@@ -279,8 +279,8 @@ def make_sections(board: pd.DataFrame) -> list[Section]:
 def list_findings(board: pd.DataFrame) -> list[str]:
     """A sentence per test on its widest gap."""
     findings = []
-    for test in frames.values(board, "test"):
+    for test in frames.list_entries(board, "test"):
         gaps = frames.select(board, test=test)
-        if sentence := widest(gaps, quantity=test, change="the input is negated"):
+        if sentence := describe_widest(gaps, quantity=test, change="the input is negated"):
             findings.append(sentence)
     return findings

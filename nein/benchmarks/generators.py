@@ -428,16 +428,18 @@ class Generators(Benchmark):
         for run in finished:
             for row in frames.records(run.figures, task="excess")[:1]:  # by VQA, where it was asked
                 findings.append(
-                    f"{run.name} draws a thing {tables.text(row)} points more often when its prompt "
-                    "denies it than when its prompt does not mention it."
+                    f"{run.name} draws a thing {tables.format_estimate(row)} points more often when its "
+                    "prompt denies it than when its prompt does not mention it."
                 )
         parts = []
         if isinstance(options, ReportConfig):  # an evaluation writes no page
-            metrics = frames.values(finished[0].figures, "metric", [*METRICS])
+            metrics = frames.list_entries(finished[0].figures, "metric", [*METRICS])
             measures = [cards.Measure(metric, METRICS[metric]) for metric in metrics]
             members = [cards.Member(run.name) for run in finished]
             samples = cards.Samples(members, measures, words=("prompts", "Generator", "Obeyed"))
-            parts = [cards.browser(samples, functools.partial(_cards, finished, metrics), title="Images")]
+            parts = [
+                cards.make_browser(samples, functools.partial(_cards, finished, metrics), title="Images")
+            ]
         notes = [*dict.fromkeys(note for run in finished for note in _notes(run))]
         return Page(self.title, "", notes, findings, parts, figures=[frames.frame(rows)])
 

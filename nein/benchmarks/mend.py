@@ -25,7 +25,7 @@ from nein.models.remedies import editors as editor_remedies
 from nein.reporting import figures as frames
 from nein.reporting import tables
 from nein.reporting.figures import Figure
-from nein.reporting.page import Page, Section, headline, places, write
+from nein.reporting.page import Page, Section, format_headline, list_files, write
 from nein.reporting.tables import Column, Row, Table
 
 
@@ -60,8 +60,8 @@ def run(config: MendConfig, executor: Executor) -> str | int | None:
     sections = [Section("remedies", "Remedies", [REMEDIES, CHANGES])]
     page = Page(f"Remedies for {config.model}", findings=[recommend(verdicts, rows)], sections=sections)
     out = command.out_dir / "mend"
-    names = places(out, write(out, figures, page, ("md", "csv")), 0)[:1]
-    return headline(figures, [REMEDIES], [*page.findings, REMEDIES.note], [*names, f"In {out}"])
+    names = list_files(out, write(out, figures, page, ("md", "csv")), 0)[:1]
+    return format_headline(figures, [REMEDIES], [*page.findings, REMEDIES.note], [*names, f"In {out}"])
 
 
 def list_applicable(config: MendConfig) -> list[str]:
@@ -169,12 +169,13 @@ def recommend(verdicts: Sequence[Figure], rows: Sequence[Figure]) -> str:
     start = "No gap was measured."
     if unchanged:
         basis = f"{_title(unchanged['metric'])}, {changes[0]['n']} samples"
-        start = f"Without a remedy the gap is {tables.number(unchanged['value'], 'points')} points ({basis})."
+        gap = tables.format_number(unchanged["value"], "points")
+        start = f"Without a remedy the gap is {gap} points ({basis})."
     candidates = [row for row in changes if row["metric"] == changes[0]["metric"] and row["model"] in good]
     if not candidates:
         return f"{start} Recommended: none; no remedy closes the gap significantly and makes nothing worse."
     best = min(candidates, key=lambda row: row["value"])
-    change = f"{best['model']}, which changes the gap by {tables.text(best)} points"
+    change = f"{best['model']}, which changes the gap by {tables.format_estimate(best)} points"
     return f"{start} Recommended: {change} and makes nothing worse."
 
 

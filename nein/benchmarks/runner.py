@@ -200,7 +200,7 @@ class Benchmark:
         rows: list[frames.Figure] = []
         for run in finished:
             gap_rows = frames.select(run.figures, task="gap")
-            for metric in frames.values(gap_rows, "metric"):
+            for metric in frames.list_entries(gap_rows, "metric"):
                 affirmed, negated, lost = frames.records(gap_rows, metric=metric)  # rows of `ScoreTable.gap`
                 labels = {"run": run.name, "model": run.name, "measure": metric}
                 rows += frames.gap(affirmed["value"], negated["value"], lost, **labels)
@@ -292,7 +292,7 @@ class Benchmark:
         """Writes scores.csv and figures.csv of a run from its blocks; prints why samples are unscored."""
         folder, table = run.folder, self.scores(run)
         table.write(folder.path / SCORES_CSV)
-        figures = frames.label(self.estimates(table, folder), benchmark=self.name, model=run.name)
+        figures = frames.with_columns(self.estimates(table, folder), benchmark=self.name, model=run.name)
         atomic.write_text(folder.path / FIGURES_CSV, frames.to_csv(figures))
         folder.update(status=INCOMPLETE if run.partial else COMPLETE)
         if reasons := self.primary_scores(table, folder).count_reasons():
@@ -311,7 +311,7 @@ class Benchmark:
         """Sends estimates, headline tables, plots and the first edits of every run to the trackers."""
         estimates = frames.concat(entry.figures for entry in finished)
         page, figures = self._complete(finished, config)
-        sheets = tables.sheets(page.headline or (), figures) if page else []
+        sheets = tables.make_sheets(page.headline or (), figures) if page else []
         edits = (sorted(entry.folder.path.glob("images/*/*.png"))[:4] for entry in finished)
         images_logged = [*sorted(config.out_dir.glob("*.png")), *itertools.chain(*edits)]
         tracking.log(
@@ -326,7 +326,7 @@ class Benchmark:
             name = str(folder.manifest().get("name", path.name))
             if name in finished:
                 name = str(path)
-            figures = frames.label(frames.read(path / FIGURES_CSV), benchmark=self.name, model=name)
+            figures = frames.with_columns(frames.read(path / FIGURES_CSV), benchmark=self.name, model=name)
             finished[name] = Finished(folder, name, figures)
         return list(finished.values())
 
@@ -346,7 +346,9 @@ class Benchmark:
         page = dataclasses.replace(page, headline=headline or page.headline)
         files = pages.write(out, figures, page, getattr(options, "formats", EVALUATION))
         texts = [*dict.fromkeys(page.findings), page.subtitle, *_own_notes(finished, unfinished)[:3]]
-        return pages.headline(figures, page.headline or (), texts, pages.places(out, files, len(page.notes)))
+        return pages.format_headline(
+            figures, page.headline or (), texts, pages.list_files(out, files, len(page.notes))
+        )
 
     def _complete(
         self, finished: Sequence[Finished], options: Any, unfinished: Sequence[Path] = ()

@@ -32,7 +32,7 @@ from nein.loading.references import expand_user, is_served
 from nein.models import llm
 from nein.models.cached import Services
 from nein.models.llm import LlmOptions
-from nein.reporting.tables import pipes
+from nein.reporting.tables import format_rows
 
 UNREADABLE = "unreadable image"
 ImageOrReason = np.ndarray | str  # (H, W, 3) uint8, or why there is no image
@@ -176,7 +176,7 @@ def list_losses(label: str, counts: Mapping[str, int]) -> list[str]:
 
 def make_section(title: str, counts: Row) -> str:
     """A section of a card with a table of counts, as Markdown; "" without counts."""
-    return f"\n## {title}\n\n{pipes([*counts.items()], ['what', 'count'])}\n" if counts else ""
+    return f"\n## {title}\n\n{format_rows([*counts.items()], ['what', 'count'])}\n" if counts else ""
 
 
 # --- lists of captioned images -------------------------------------------------------------------

@@ -17,7 +17,7 @@ from nein.generate.config import CheckConfig
 from nein.reporting import cards, labels, tables
 from nein.reporting import figures as frames
 from nein.reporting.figures import Figure, figure
-from nein.reporting.page import headline
+from nein.reporting.page import format_headline
 from nein.reporting.tables import Column, Table
 from nein.statistics import bounded_mean
 
@@ -83,7 +83,7 @@ def check(options: CheckConfig) -> str:
     if options.out is not None:
         frames.write(options.out, frame)
     kinds = [f"{kind}: {text}" for kind, text in ERRORS.items()]
-    return headline(frame, [CHECK, labels.AGREEMENT], ["Intervals are exact. Wrong, by kind:", *kinds])
+    return format_headline(frame, [CHECK, labels.AGREEMENT], ["Intervals are exact. Wrong, by kind:", *kinds])
 
 
 def make_figures(rows: Sequence[labels.Label]) -> Iterator[Figure]:

@@ -310,6 +310,6 @@ def calibrate(asking: Asking, cases: Sequence[Case]) -> str:
     parts = []
     for name in ("sensitivity", "specificity"):
         estimate = frames.figure(getattr(rates["fixed"], name), unit="%")
-        parts.append(f"{name} {tables.text(estimate)} % of {estimate['n']}, ")
+        parts.append(f"{name} {tables.format_estimate(estimate)} % of {estimate['n']}, ")
     summary = f"{kind}: {''.join(parts)}unscored {rates['fixed'].n_unscored}; {file}"
     return "\n".join([summary, *(f"Note: {sentence}" for sentence in flags)])

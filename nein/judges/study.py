@@ -27,7 +27,7 @@ from nein.loading.resize import r64
 from nein.metrics.preprocess import stretch
 from nein.reporting import cards, labels
 from nein.reporting import figures as frames
-from nein.reporting.page import Page, Section, headline, write
+from nein.reporting.page import Page, Section, format_headline, write
 
 SIDE, QUALITY = 640, 90  # longer side in pixels and JPEG quality: high, since raters look for artifacts
 PLAN, LABELS = "study.json", "labels.csv"
@@ -168,4 +168,4 @@ def _write_tables(loaded: Sequence[RunDir], out: Path, files: Sequence[Path]) ->
     text = pd.DataFrame(edit_labels).drop(columns=["sheet", "items"]).to_csv(index=False, lineterminator="\n")
     atomic.write_text(out / LABELS, text)
     last = f"All tables: {out}/table.md. Labels for nein report --labels: {out / LABELS}"
-    return headline(frame, people, last=[last])
+    return format_headline(frame, people, last=[last])

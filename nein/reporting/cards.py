@@ -121,7 +121,7 @@ class Samples:
     boxes: bool = False
 
 
-def browser(
+def make_browser(
     samples: Samples,
     cards: Callable[[], Iterable[Card]],
     *,
@@ -137,7 +137,9 @@ def browser(
     def make_values() -> dict[str, Any]:
         index = list[Card]()
         chunks = _chunks(cards(), index)
-        inside = page.store(out, chunks, budget) if out else [Markup(chunk.decode()) for chunk in chunks]
+        inside = (
+            page.write_chunks(out, chunks, budget) if out else [Markup(chunk.decode()) for chunk in chunks]
+        )
         facts = {**vars(samples), "chosen": samples.chosen or next((m.name for m in samples.measures), "")}
         facts |= {f"{key}s": [getattr(card, key) for card in index] for key in ("id", "title", "aside")}
         facts |= {"values": [card.values for card in index], "facets": _facets(index), "chunk": CHUNK}

@@ -76,13 +76,13 @@ def frame(rows: Iterable[Mapping[str, Any]], **labels: Any) -> pd.DataFrame:
 
 
 def concat(frames: Iterable[pd.DataFrame], **labels: Any) -> pd.DataFrame:
-    """The frames in one, with columns empty where a frame lacks them. labels: as of `label`."""
+    """The frames in one, with columns empty where a frame lacks them. labels: as of `with_columns`."""
     parts = [frame.astype(object) for frame in frames if len(frame)]
     return _tidy((pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()).assign(**labels))
 
 
-def label(figures: pd.DataFrame, **labels: Any) -> pd.DataFrame:
-    """The estimates with further columns, an entry for all rows or for each: `label(frame, model="ip2p")`."""
+def with_columns(figures: pd.DataFrame, **labels: Any) -> pd.DataFrame:
+    """The estimates with further columns: an entry for all rows (`model="ip2p"`), or for each."""
     return _tidy(figures.assign(**labels))
 
 
@@ -144,13 +144,13 @@ def pick(figures: pd.DataFrame, **entries: Any) -> Figure | None:
     return records(first)[0] if len(first) else None
 
 
-def values(figures: pd.DataFrame, column: str, order: Sequence[str] = ()) -> list[str]:
+def list_entries(figures: pd.DataFrame, column: str, order: Sequence[str] = ()) -> list[str]:
     """The distinct entries of a text column, without "": those of `order` first, then as they appear."""
     entries = [name for name in figures[column].unique() if name != ""] if column in figures else []
     return [*(name for name in order if name in entries), *(name for name in entries if name not in order)]
 
 
-def reasons(row: Figure) -> dict[str, int]:
+def read_reasons(row: Figure) -> dict[str, int]:
     """Reason -> number of unscored samples, the commonest first."""
     return json.loads(row.get("reasons") or "{}")
 

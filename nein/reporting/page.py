@@ -106,7 +106,7 @@ def write(out: Path, figures: pd.DataFrame, page: Page, formats: Sequence[str] =
     shown = []
     for section in page.sections or ():
         drawn = plots.drawings(section.plots, figures, page.stamp, kinds)
-        shown.append(Shown(section, tables.sheets(section.tables, figures), drawn))
+        shown.append(Shown(section, tables.make_sheets(section.tables, figures), drawn))
     sheets = [sheet for part in shown for sheet in part.sheets]
     files: dict[Path, str | bytes] = {}
     if "md" in formats:
@@ -124,7 +124,7 @@ def write(out: Path, figures: pd.DataFrame, page: Page, formats: Sequence[str] =
             for kind, data in images.items():
                 files[folder / f"{before}{plot.key.replace('_', '-')}.{kind}"] = data
     if "html" in formats:
-        answer = tables.sheets(page.headline, figures)[:2] if page.headline else sheets[:1]
+        answer = tables.make_sheets(page.headline, figures)[:2] if page.headline else sheets[:1]
         files[out if is_page else out / "report.html"] = render(page, shown, answer)
     for path, content in files.items():
         atomic.make_folder(path.parent)
@@ -132,7 +132,7 @@ def write(out: Path, figures: pd.DataFrame, page: Page, formats: Sequence[str] =
     return list(files)
 
 
-def headline(
+def format_headline(
     figures: pd.DataFrame, table_list: Sequence[Table], texts: Sequence[str] = (), last: Sequence[str] = ()
 ) -> str:
     """The last output of a command, on one screen: the first tables, of long ones the first rows; then
@@ -141,14 +141,14 @@ def headline(
     lines = [line for text in texts for line in wrap(text)]
     sentences = [*lines, *([""] if lines and last else []), *last]
     room, printed = LINES - len(sentences), []
-    sheets = tables.sheets(table_list, figures)[: max(1, room // 6)]
+    sheets = tables.make_sheets(table_list, figures)[: max(1, room // 6)]
     for index, sheet in enumerate(sheets):
         printed.append(tables.format_plain(sheet, max(1, room // (len(sheets) - index) - 4)))
         room -= printed[-1].count("\n") + 2  # and an empty line
     return "\n\n".join([*printed, "\n".join(sentences)] if sentences else printed) + "\n"
 
 
-def places(out: Path, files: Sequence[Path], notes: int) -> list[str]:
+def list_files(out: Path, files: Sequence[Path], notes: int) -> list[str]:
     """Lines with the names of all files of a report to OUT."""
     names = [file.name for file in files if file.suffix in (".md", ".csv")]
     names += dict.fromkeys(f"{file.parent.name}/*.tex" for file in files if file.suffix == ".tex")
@@ -222,7 +222,7 @@ def script_bytes(value: Any) -> bytes:
     return text
 
 
-def store(page: Path, chunks: Iterable[bytes], budget: int) -> list[Markup]:
+def write_chunks(page: Path, chunks: Iterable[bytes], budget: int) -> list[Markup]:
     """Chunks of `script_bytes` inside the page; none if they exceed `budget` bytes: then all become scripts
     `neinChunk(number, value)` in a folder of the page, which is emptied first unless it holds other files."""
     folder = chunk_folder(page)

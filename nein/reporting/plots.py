@@ -117,7 +117,9 @@ def bars(
     """
     figures = _prepare(figures, place, panel)
     drawn = figures[~figures["metric"].isin([*marks])]
-    groups, kinds, entries = (frames.values(drawn, column, order) for column in ("_place", series, "_panel"))
+    groups, kinds, entries = (
+        frames.list_entries(drawn, column, order) for column in ("_place", series, "_panel")
+    )
     full = [names.get(entry, entry) for entry in groups]
     ticks = [textwrap.fill(name if len(name) <= 72 else f"…{name[-71:]}", 24) for name in full]
     lines = 1 + max((tick.count("\n") for tick in ticks), default=0)
@@ -178,7 +180,7 @@ def curves(
     diagonal  A dashed line of y = x.     rule, log  A dashed level; a logarithmic x axis.
     """
     figures = _prepare(figures, (), panel).astype({x: float}).sort_values(x, kind="stable")
-    entries, lines = frames.values(figures, "_panel", order), frames.values(figures, line, order)
+    entries, lines = frames.list_entries(figures, "_panel", order), frames.list_entries(figures, line, order)
     counted = not log and bool((figures[x] % 1 == 0).all())
     canvas, every = panels([names.get(entry, entry) for entry in entries], 1.9)
     for at, entry in zip(every, entries, strict=True):

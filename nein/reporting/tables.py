@@ -28,7 +28,7 @@ Names = Mapping[str, str] | Callable[[str], str]
 # --- estimates as text ---------------------------------------------------------------------
 
 
-def number(value: float | None, unit: str, *, digits: int | None = None, sign: bool = False) -> str:
+def format_number(value: float | None, unit: str, *, digits: int | None = None, sign: bool = False) -> str:
     """A value in the digits of its unit: "88.4"; with `sign` "+88.4"."""
     if value is None:
         return DASH
@@ -37,27 +37,27 @@ def number(value: float | None, unit: str, *, digits: int | None = None, sign: b
     return f"{round(scale * value, digits) + 0.0:{'+' if sign else ''}.{digits}f}"  # no "-0.0"
 
 
-def text(figure: Figure | None, *, interval: Interval = "ends", digits: int | None = None) -> str:
+def format_estimate(figure: Figure | None, *, interval: Interval = "ends", digits: int | None = None) -> str:
     """An estimate with its interval. "ends": [low, high]; "reach": ±, if both ends are equally far in the
     digits that are shown, else as "ends"."""
     if figure is None or figure["value"] is None:
         return DASH
     unit, low, high = figure["unit"], figure.get("low"), figure.get("high")
-    value = number(figure["value"], unit, digits=digits)
+    value = format_number(figure["value"], unit, digits=digits)
     if low is None or high is None or interval == "none":
         return value
     half_a_digit = 0.5 * 10 ** -(UNITS[unit].digits if digits is None else digits) / UNITS[unit].scale
     if interval == "reach" and abs(figure["value"] - (low + high) / 2) < half_a_digit:
-        return f"{value} ± {number((high - low) / 2, unit, digits=digits)}"
-    return f"{value} [{number(low, unit, digits=digits)}, {number(high, unit, digits=digits)}]"
+        return f"{value} ± {format_number((high - low) / 2, unit, digits=digits)}"
+    return f"{value} [{format_number(low, unit, digits=digits)}, {format_number(high, unit, digits=digits)}]"
 
 
-def heading(title: str, higher_is_better: bool) -> str:
+def add_arrow(title: str, higher_is_better: bool) -> str:
     """The title with its arrow: ↑ higher is better, ↓ lower is better."""
     return f"{title} {'↑' if higher_is_better else '↓'}"
 
 
-def widest(gaps: pd.DataFrame, *, quantity: str, change: str, models: str = "models") -> str | None:
+def describe_widest(gaps: pd.DataFrame, *, quantity: str, change: str, models: str = "models") -> str | None:
     """A sentence on the widest and the smallest gap of several models (rows of `figures.gap`); None without
     gaps. quantity, change: "accuracy", "a question becomes its negation"."""
     measured = [row for row in frames.records(gaps, statistic="gap") if row["value"] is not None]
@@ -67,12 +67,12 @@ def widest(gaps: pd.DataFrame, *, quantity: str, change: str, models: str = "mod
     largest, smallest = measured[0], measured[-1]
     entries = {"model": largest["model"], "source": largest.get("source", "")}
     ends = [frames.pick(gaps, **entries, statistic=end) for end in ("affirmed", "negated")]
-    shares = " to ".join(f"{text(end, interval='none')} %" for end in ends)
-    loss = f"{quantity} goes from {shares} when {change}: a gap of {text(largest)} points"
+    shares = " to ".join(f"{format_estimate(end, interval='none')} %" for end in ends)
+    loss = f"{quantity} goes from {shares} when {change}: a gap of {format_estimate(largest)} points"
     if len(measured) == 1:
         return f"With {largest['model']}, {loss}."
     sentence = f"Of {len(measured)} {models}, {largest['model']} loses most: {loss}"
-    return f"{sentence}; {smallest['model']} loses least: {text(smallest)}."
+    return f"{sentence}; {smallest['model']} loses least: {format_estimate(smallest)}."
 
 
 # --- cells: functions that make a cell's text from its estimates ---------------------------
@@ -80,7 +80,7 @@ def widest(gaps: pd.DataFrame, *, quantity: str, change: str, models: str = "mod
 
 def estimate(interval: Interval = "ends", digits: int | None = None) -> Show:
     """Shows the first estimate: "88.4 [87.1, 89.6]"."""
-    return lambda figures: text(figures[0], interval=interval, digits=digits)
+    return lambda figures: format_estimate(figures[0], interval=interval, digits=digits)
 
 
 def value(digits: int | None = None) -> Show:
@@ -246,7 +246,7 @@ class Sheet:
         return result
 
 
-def sheets(tables: Iterable[Table], frame: pd.DataFrame) -> list[Sheet]:
+def make_sheets(tables: Iterable[Table], frame: pd.DataFrame) -> list[Sheet]:
     return [sheet for table in tables if (sheet := table.sheet(frame)).rows]
 
 
@@ -263,7 +263,7 @@ def format_plain(sheet: Sheet, lines: int) -> str:
     """Format a sheet for a terminal: its title above the table, which has at most `lines` rows."""
     count = len(sheet.rows) if len(sheet.rows) <= lines else lines - 1
     end = f"\n... {len(sheet.rows) - count} rows more" if count < len(sheet.rows) else ""
-    return f"{sheet.title}\n{pipes(sheet.rows[:count], sheet.columns, 'simple')}{end}"
+    return f"{sheet.title}\n{format_rows(sheet.rows[:count], sheet.columns, 'simple')}{end}"
 
 
 def format_markdown(
@@ -273,13 +273,13 @@ def format_markdown(
     parts = [f"# {title}"]
     for sheet in sheets:
         rows = [[*map(escape_markdown, row)] for row in sheet.rows]
-        parts += [f"## {sheet.title}", pipes(rows, [*map(escape_markdown, sheet.columns)])]
+        parts += [f"## {sheet.title}", format_rows(rows, [*map(escape_markdown, sheet.columns)])]
         parts += [sheet.note] if sheet.note else []
     parts += ["\n".join(f"- {sentence}" for sentence in findings)] if findings else []
     return "\n\n".join([*parts, *(f"Note: {note}" for note in notes)]) + "\n"
 
 
-def pipes(rows: Sequence[Sequence[Any]], heads: Sequence[str], form: str = "pipe") -> str:
+def format_rows(rows: Sequence[Sequence[Any]], heads: Sequence[str], form: str = "pipe") -> str:
     """Format unchanged cells as a table: for Markdown ("pipe") or a terminal ("simple")."""
     frame = pd.DataFrame(list(rows), columns=list(heads), dtype=object)
     return frame.to_markdown(tablefmt=form, index=False, disable_numparse=True)

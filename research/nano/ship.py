@@ -156,9 +156,9 @@ def judged(report: Path, name: str) -> dict[str, Any]:
     for gain in frames.records(frames.select(figures, statistic="difference")):
         pair = {key: gain[key] for key in ("first", "second", "metric")}
         sides = (frames.pick(figures, statistic=side, **pair) for side in ("second", "first"))
-        before, after = (tables.text(side, interval="none") for side in sides if side is not None)
+        before, after = (tables.format_estimate(side, interval="none") for side in sides if side is not None)
         told[f"{gain['first'].rpartition('/')[2]}: {gain['metric']}"] = (
-            f"{before} before, {after} after, difference {tables.text(gain)}, n {gain['n']}"
+            f"{before} before, {after} after, difference {tables.format_estimate(gain)}, n {gain['n']}"
         )
     if not told:
         raise UserError(f"'{report}' has no figures for {name}.")

@@ -73,7 +73,7 @@ def test_controls_get_chance_in_every_half(tmp_path):
     run = found["constant/nano"]
     assert frames.pick(run.figures, metric="gain over text", type="all")["value"] == 0
     # They stand in the tables and in the exported file.
-    figures = frames.label(run.figures, model="constant")
+    figures = frames.with_columns(run.figures, model="constant")
     (retrieval, *_), (choice, halves) = (section.tables for section in sections.SECTIONS[:2])
     assert {"R-Neg@5, text only", "R-Neg@1, picture only"} <= set(retrieval.sheet(figures).columns)
     assert {"text only", "picture only"} <= set(choice.sheet(figures).columns)

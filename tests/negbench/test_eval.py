@@ -159,7 +159,7 @@ def test_videos_are_four_frames_and_a_truncated_one_is_unscored(tmp_path, clip_f
     found = evaluate(tmp_path, folder, folder, "--model", model)["clip/msr-vtt"]
     entry = frames.pick(found.figures, task="mcq", metric="accuracy", type="all")
     assert (entry["n"], entry["unscored"]) == (3, 1)
-    (reason,) = frames.reasons(entry)
+    (reason,) = frames.read_reasons(entry)
     assert "video2.mp4" in reason
 
 

@@ -55,7 +55,7 @@ def test_what_the_model_fails_on_is_unscored_and_tried_again(tmp_path, data, pic
     assert cold - hot
     entry = frames.pick(found.figures, task="mcq", metric="accuracy", type="all")
     assert (entry["n"], entry["unscored"]) == (12 - len(hot | cold), len(hot | cold))
-    assert any("too hot" in reason for reason in frames.reasons(entry))
+    assert any("too hot" in reason for reason in frames.read_reasons(entry))
     assert any(f"mcq, rephrased: {len(hot | cold)} unscored;" in note for note in report.make_notes([found]))
     monkeypatch.undo()
     evaluate(tmp_path, *arguments)

@@ -130,7 +130,7 @@ def test_what_cannot_be_read_is_unscored_and_counted(retrieval, choice):
     found = measured(rows)
     entry = of(found, metric="recall@1", direction="text_to_image", kind="negated")
     assert (entry["n"], entry["unscored"]) == (57, 3)
-    assert frames.reasons(entry) == {gone["003.png"]: 2, "no finite feature": 1}
+    assert frames.read_reasons(entry) == {gone["003.png"]: 2, "no finite feature": 1}
     gap = of(found, metric="gap@1", direction="text_to_image")
     assert (gap["n"], gap["unscored"]) == (57, 3)
     rows = list(scoring.score_choices(choice, *encode(choice, pictures=gone)))

@@ -54,7 +54,7 @@ def test_a_model_that_looks_at_nothing_gains_nothing_by_the_picture_and_plots_ma
     for variant in ("original", "negated"):
         assert share(folder, "text only", variant)["value"] == accuracy(folder, variant)
         assert share(folder, "gain over text", variant)["value"] == 0
-    made = frames.label(frames.read(folder / "figures.csv"), model="model")
+    made = frames.with_columns(frames.read(folder / "figures.csv"), model="model")
     plot = sections.ORIGINAL_AND_NEGATED
     canvas = plot.draw(frames.select(made, **plot.where), **plot.options)
     for marker, baseline in (("D", "text only"), ("o", "picture only")):

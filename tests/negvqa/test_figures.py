@@ -159,7 +159,7 @@ def figured(rows, asking=None):
 def frame(said, asking=None):
     made = {name: figured(rows, asking) for name, rows in said.items()}
     sized = [part for name, found in made.items() for part in own._scale_model(name, found, name)]
-    return frames.concat([*(frames.label(found, model=name) for name, found in made.items()), *sized])
+    return frames.concat([*(frames.with_columns(found, model=name) for name, found in made.items()), *sized])
 
 
 def test_the_page_shows_pairs_by_outcome(monkeypatch):

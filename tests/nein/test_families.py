@@ -75,7 +75,7 @@ def test_a_removal_that_should_not_be_is_left_out_of_the_whole():
 
 def test_every_family_has_its_own_figures_unscored_samples_counted():
     found = frames.select(figures_of(edits()), task="families")
-    assert frames.values(found, "group") == ["plain", f"double_negation{MUST_STAY}", "implicit"]
+    assert frames.list_entries(found, "group") == ["plain", f"double_negation{MUST_STAY}", "implicit"]
     rows = values_of(found, "group", "metric", "value", "n", "unscored")
     assert (f"double_negation{MUST_STAY}", "removal_vqa", 0.0, 1, 0) in rows
     assert ("implicit", "removal_vqa", 1.0, 1, 1) in rows
@@ -233,7 +233,7 @@ def test_the_whole_command_measures_what_a_judge_says_that_sees_everything(make_
     frame = frames.read(run / "figures.csv")
     assert parts(frame) == [0, 0, 0]  # it sees everything before as well
     assert (pick(frame, "part", "text")["n"], pick(frame, "agrees")["value"]) == (3, 0.5)
-    table = sections.make_minimal_pairs().tables[0].sheet(frames.label(frame, model="identity"))
+    table = sections.make_minimal_pairs().tables[0].sheet(frames.with_columns(frame, model="identity"))
     assert {"denied, absent (change)", "text part", "judge right before %"} <= set(table.columns)
     loaded = of_runs.load_complete([out])
     for card in report.make_cards(loaded, {}, loaded[0].metrics, 0):

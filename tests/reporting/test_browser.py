@@ -120,7 +120,7 @@ def test_filters_combine_and_reset_brings_everything_back(opened):
 def test_a_filter_with_one_choice_is_not_shown(browser, tmp_path):
     facets = ({"Object": ["cat"], "Family": ["plain"]}, {"Object": ["dog"], "Family": ["plain"]})
     shown = [cards.Card(str(number), "No cat.", "", each) for number, each in enumerate(facets)]
-    part = cards.browser(cards.Samples([], []), lambda: shown)
+    part = cards.make_browser(cards.Samples([], []), lambda: shown)
     (tmp_path / "page.html").write_text(pages.render(pages.Page("Data", parts=[part])))
     found = Page(browser, tmp_path / "page.html").open()
     names = ("object", "family", "member", "measure", "verdict")

@@ -33,7 +33,7 @@ def visible(page):
 def texts(row):
     numbers = {name: float(row[name]) for name in ("value", "low", "high")}
     figure = {**numbers, "unit": row["unit"]}
-    return {tables.text(figure, interval=way) for way in ("ends", "reach")}
+    return {tables.format_estimate(figure, interval=way) for way in ("ends", "reach")}
 
 
 def test_every_interval_on_the_page_in_latex_and_in_markdown_is_that_of_a_row_of_the_csv(page):

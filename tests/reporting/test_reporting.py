@@ -32,7 +32,7 @@ def rows(right):
 @pytest.fixture
 def frame():
     return figures.concat(
-        figures.label(ScoreTable.from_rows(rows(right)).figures(), benchmark="counting", model=model)
+        figures.with_columns(ScoreTable.from_rows(rows(right)).figures(), benchmark="counting", model=model)
         for model, right in {"sure": 20, "unsure|er": 12}.items()
     )
 
@@ -46,7 +46,7 @@ def test_the_frame_is_tidy_and_keeps_every_digit_through_a_file(frame, tmp_path)
     assert expected is not None
     assert {key: negated[key] for key in asdict(expected)} == asdict(expected)
     assert (negated["n"], negated["unscored"]) == (19, 1)
-    assert figures.reasons(negated) == {"no number in the answer": 1}
+    assert figures.read_reasons(negated) == {"no number in the answer": 1}
     figures.write(tmp_path / "figures.csv", frame)
     pd.testing.assert_frame_equal(figures.read(tmp_path / "figures.csv"), frame)
 
@@ -68,7 +68,7 @@ def test_text_that_a_spreadsheet_would_run_is_quoted_and_comes_back(tmp_path):
 def test_nothing_scored_is_a_figure_without_a_value():
     found = ScoreTable.from_rows([{"id": "a", "value": None, "reason": "broken"}]).figures()
     assert figures.to_csv(found).splitlines()[1].startswith("accuracy,0,1,,,")
-    assert tables.text(figures.records(found)[0]) == "–"
+    assert tables.format_estimate(figures.records(found)[0]) == "–"
     assert len(figures.frame([])) == len(figures.concat([])) == 0
 
 
@@ -86,13 +86,15 @@ def test_nothing_scored_is_a_figure_without_a_value():
 )
 def test_a_figure_has_one_text(given, options, expected):
     value, low, high = given
-    assert tables.text({"value": value, "low": low, "high": high, "unit": "%"}, **options) == expected
+    assert (
+        tables.format_estimate({"value": value, "low": low, "high": high, "unit": "%"}, **options) == expected
+    )
 
 
 def test_units_decide_digits_and_counts_show_ranges():
-    assert tables.number(0.4321, "") == "0.43"
-    assert tables.number(0.4321, "points", sign=True) == "+43.2"
-    assert tables.heading("FID", False) == "FID ↓"
+    assert tables.format_number(0.4321, "") == "0.43"
+    assert tables.format_number(0.4321, "points", sign=True) == "+43.2"
+    assert tables.add_arrow("FID", False) == "FID ↓"
     assert tables.p_value()([{"p": 0.0004}]) == "< 0.001"
     assert tables.count()([{"n": 1234567}]) == "1234567"
     assert tables.count()([{"n": 48}, {"n": 46}, {"n": 12.5}]) == "12.5-48"
@@ -108,15 +110,15 @@ def test_a_table_shows_what_is_there_and_leaves_out_what_says_nothing(frame):
     assert sheet.rows[1][3:] == ["19-20 of 20"]
     only = table.sheet(figures.select(frame, variant="negated"))
     assert only.columns == ["model", "negated", "scored"]
-    assert tables.sheets([table], frame[:0]) == []
+    assert tables.make_sheets([table], frame[:0]) == []
     assert "unsure\\|er" in tables.format_markdown([sheet], "t")
-    assert "Accuracy\nmodel" in page.headline(frame, TABLES)
+    assert "Accuracy\nmodel" in page.format_headline(frame, TABLES)
 
 
 @pytest.mark.parametrize(("texts", "fit"), [([], 3), (["One sentence. " * 30], 2)])
 def test_of_long_tables_a_screen_shows_the_first_rows(frame, texts, fit):
-    many = figures.concat([figures.label(frame, model=f"model {n}") for n in range(40)])
-    lines = page.headline(many, TABLES * fit * 2, texts, ["the rest: table.md"]).splitlines()
+    many = figures.concat([figures.with_columns(frame, model=f"model {n}") for n in range(40)])
+    lines = page.format_headline(many, TABLES * fit * 2, texts, ["the rest: table.md"]).splitlines()
     assert 20 <= len(lines) <= page.LINES
     assert lines.count("Accuracy") == fit
     assert lines[3].startswith("model 0 ")
@@ -131,7 +133,7 @@ def test_the_widest_and_the_smallest_gap_are_a_sentence():
         rows = [{"value": value, "low": value - 0.1, "high": value + 0.1} for value in gaps.values()]
         several = [figures.gap(0.6, 0.1, row, model=name) for name, row in zip(gaps, rows, strict=True)]
         frame = figures.frame(row for gap in several for row in gap)
-        return tables.widest(frame, quantity="accuracy", change="x becomes y")
+        return tables.describe_widest(frame, quantity="accuracy", change="x becomes y")
 
     loss = "accuracy goes from 60.0 % to 10.0 % when x becomes y: a gap of 50.0 [40.0, 60.0] points"
     assert said(three=0.1, one=0.5, two=0.2) == (

@@ -283,8 +283,8 @@ def run(options: AnalyseConfig) -> None:
     sections = [Section("measures", "Measures", [MEASURED], [DOTS, *drawn])]
     page = Page("Templates: what text encoders separate", notes=[note], sections=sections)
     written = pages.write(out, figures, page, ("md", "csv", "plots", "html"))
-    last = pages.places(out, written, 0)
-    print(pages.headline(figures, [MEASURED], [note], last), end="")
+    last = pages.list_files(out, written, 0)
+    print(pages.format_headline(figures, [MEASURED], [note], last), end="")
 
 
 def _estimate_measures(

@@ -38,7 +38,7 @@ from nein.reporting import cards
 from nein.reporting import figures as frames
 from nein.reporting.cards import Cell
 from nein.reporting.page import Page, Part
-from nein.reporting.tables import widest
+from nein.reporting.tables import describe_widest
 
 log = logging.getLogger(__name__)
 NANO_LABEL = "nano (miniature models on drawn scenes; not comparable with the paper)"
@@ -125,7 +125,7 @@ def _make_browser(runs: Sequence[EvaluatedRun]) -> Part:
         heads=("choice",),
         columns=("caption", "made as", "chosen", "score"),
     )
-    return cards.browser(samples, make_cards, title="Questions and captions", note=note)
+    return cards.make_browser(samples, make_cards, title="Questions and captions", note=note)
 
 
 def load_evaluated(runs: Sequence[Folder]) -> list[EvaluatedRun]:
@@ -145,7 +145,9 @@ def load_evaluated(runs: Sequence[Folder]) -> list[EvaluatedRun]:
         # data set and task, as tables show them
         data = [f"{facts['title']}{'' if t in (RETRIEVAL, MCQ) else f' {t}'}" for t in figures["task"]]
         labels = {"benchmark": "negbench", "model": name, "dataset": facts["dataset"], "data": data}
-        evaluated_runs.append(EvaluatedRun(run, {**facts, "model": name}, frames.label(figures, **labels)))
+        evaluated_runs.append(
+            EvaluatedRun(run, {**facts, "model": name}, frames.with_columns(figures, **labels))
+        )
     return evaluated_runs
 
 
@@ -175,7 +177,7 @@ def _find_gaps(figures: pd.DataFrame) -> pd.DataFrame:
 def make_finding(frame: pd.DataFrame) -> list[str]:
     """A sentence on the widest negation gap of text-to-image retrieval."""
     rows = [row for row in frames.records(_find_gaps(frame)) if row["measure"].startswith("recall")]
-    sentence = widest(
+    sentence = describe_widest(
         frames.frame({**row, "model": f"{row['model']} ({row['data']}, {row['variant']})"} for row in rows),
         quantity=f"text-to-image recall at {K}",
         change="a caption says what is absent",
@@ -195,7 +197,7 @@ def make_notes(runs: Sequence[EvaluatedRun]) -> list[str]:
     ):
         if any(value in (facts["protocol"], facts["features"]) for facts in all_facts):
             lines.append(text)
-    lines += dict.fromkeys(flag for run in runs for flag in frames.values(run.figures, "flag"))
+    lines += dict.fromkeys(flag for run in runs for flag in frames.list_entries(run.figures, "flag"))
     if limits := {facts["limit"] for facts in all_facts if facts["limit"]}:
         lines.append(
             f"--limit {max(limits)}: recall among fewer images is higher, and not comparable with the full "
@@ -208,7 +210,7 @@ def make_notes(runs: Sequence[EvaluatedRun]) -> list[str]:
             lines.append(f"{run.name}: {share} are longer than the model's input and were truncated.")
         for figure in frames.records(run.figures):
             is_total = figure["metric"] == f"recall@{KS[0]}" or figure.get("type") == "all"
-            if is_total and figure["unscored"] and (reasons := frames.reasons(figure)):
+            if is_total and figure["unscored"] and (reasons := frames.read_reasons(figure)):
                 reason, count = next(iter(reasons.items()))
                 names = (figure.get(key) for key in ("task", "variant", "kind", "direction"))
                 baseline = figure["metric"] if figure["metric"] in BASELINES else ""

@@ -42,14 +42,18 @@ def _count_scored(**entries: str) -> Column:
 
 def _show_corrected(figures: Sequence[Figure]) -> str:
     """The share, or why it is not given."""
-    return figures[0].get("refused") or tables.text(figures[0], interval="reach")
+    return figures[0].get("refused") or tables.format_estimate(figures[0], interval="reach")
 
 
 def _show_selected(figures: Sequence[Figure]) -> str:
     """The shares of chosen and of offered options: "28.8 [26.3, 31.3] (33.4)"."""
     by_metric = {figure["metric"]: figure for figure in figures}
-    share = tables.text(by_metric.get("selected"), interval="reach")
-    return f"{share} ({tables.text(by_metric['offered'])})" if "selected" in by_metric else tables.DASH
+    share = tables.format_estimate(by_metric.get("selected"), interval="reach")
+    return (
+        f"{share} ({tables.format_estimate(by_metric['offered'])})"
+        if "selected" in by_metric
+        else tables.DASH
+    )
 
 
 def _make_retrieval_table(direction: str, title: str) -> Table:

@@ -124,7 +124,7 @@ def read_table_1() -> pd.DataFrame:
     for subset, count in SUBSETS.items():
         sizes[category_of(subset)] += count
         sizes[AVERAGE] += count
-    return frames.label(table, **shares, n=table["category"].map(sizes), metric="accuracy", unit="%")
+    return frames.with_columns(table, **shares, n=table["category"].map(sizes), metric="accuracy", unit="%")
 
 
 @cache
@@ -134,7 +134,7 @@ def read_notebook() -> pd.DataFrame:
     table = table.rename(columns={"questions": "variant"}).set_index(["model", "variant"])
     counts = table.rename_axis(columns="subset").stack().reset_index(name="value")  # right answers
     n = counts["subset"].map(SUBSETS)
-    return frames.label(counts, value=counts["value"] / n, n=n, metric="accuracy", unit="%")
+    return frames.with_columns(counts, value=counts["value"] / n, n=n, metric="accuracy", unit="%")
 
 
 def find_paper_name(reference: str) -> str | None:

@@ -57,7 +57,7 @@ def make_estimates(scores: ScoreTable, asking: str | None = None) -> pd.DataFram
     counts = accuracies.groupby("scoring", sort=False)["n"].sum()  # scoring -> questions with a letter
     order = ("logprob", "generated") if asking == "options" else ("generated", "logprob")
     scoring = next((name for name in order if counts.get(name)), str(next(iter(counts.index), "")))
-    return frames.label(frame, headline=np.where(frame["scoring"] == scoring, "yes", ""))
+    return frames.with_columns(frame, headline=np.where(frame["scoring"] == scoring, "yes", ""))
 
 
 def split_by_category(rows: ScoreTable) -> Iterator[tuple[str, ScoreTable]]:

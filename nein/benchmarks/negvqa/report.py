@@ -22,7 +22,7 @@ from nein.reporting import cards
 from nein.reporting import figures as frames
 from nein.reporting.cards import Cell
 from nein.reporting.page import Page
-from nein.reporting.tables import widest
+from nein.reporting.tables import describe_widest
 
 SIDE = 256  # pixels of an image's longer side
 #: (value of the original, value of the negated question) -> what the page calls it
@@ -42,7 +42,9 @@ def make_page(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig
             raise UserError(
                 f"'{first.name}' and '{other.name}' were asked different questions; give each a report."
             )
-    finding = widest(negation_gaps(finished), quantity="accuracy", change="a question becomes its negation")
+    finding = describe_widest(
+        negation_gaps(finished), quantity="accuracy", change="a question becomes its negation"
+    )
     # Only the published questions stand next to the paper's numbers.
     comparable = {
         run.name: (run.figures, run.manifest["reference"])
@@ -70,7 +72,7 @@ def make_page(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig
         count = max(run.manifest["limit"] for run in finished)
         note = f"{options.shown} of {count:,} questions, drawn at random." if count > options.shown else ""
         read = functools.partial(make_cards, finished, find_items(first, options), options.shown, headlines)
-        parts = [cards.browser(samples, read, title="Answers", note=note)]
+        parts = [cards.make_browser(samples, read, title="Answers", note=note)]
     manifests = [run.manifest for run in finished]  # of runs on the same data; their --limit may differ
     origin = manifests[0]["data"]
     source = origin.get("file", "drawn questions of the miniature world")

@@ -85,7 +85,7 @@ def _count_and_share(figures: Sequence[Figure]) -> str:
     figure = figures[0]
     if figure["value"] is None:
         return "0"
-    return f"{round(figure['value'] * figure['n'])} ({tables.number(figure['value'], figure['unit'])})"
+    return f"{round(figure['value'] * figure['n'])} ({tables.format_number(figure['value'], figure['unit'])})"
 
 
 PAIRS = Table(
@@ -147,7 +147,7 @@ TABLE_1 = Table(
 
 
 def _best(figures: Sequence[Figure]) -> str:
-    return f"{figures[0]['model']}, {tables.text(figures[0])}"
+    return f"{figures[0]['model']}, {tables.format_estimate(figures[0])}"
 
 
 OVER_MODELS = Table(

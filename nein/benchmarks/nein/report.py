@@ -59,7 +59,7 @@ def make_page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) 
         table_rows = frames.select(figures[run.path], metric=(*METRICS, "refused"))
         if frames.select(table_rows, task="results")[["n", "unscored"]].isna().any(axis=None):
             raise UserError(f"figures.csv of '{run.path}' lacks a count; rerun its nein eval command.")
-        parts.append(frames.label(table_rows, model=run.name))
+        parts.append(frames.with_columns(table_rows, model=run.name))
     results = frames.concat(parts)
     losses = frames.frame(estimates.estimate_losses(loaded))
     frame = frames.concat([results, estimates.estimate_gaps(loaded), losses], benchmark="nein")
@@ -132,15 +132,15 @@ def make_finding(frame: pd.DataFrame) -> list[str]:
     for metric, judge in REMOVAL_JUDGES.items():
         gaps = frames.select(frame, metric=metric, **estimates.OVERALL)
         quantity = f"Removal (judged by {judge})"
-        if sentence := tables.widest(gaps, quantity=quantity, change=change, models="editors"):
+        if sentence := tables.describe_widest(gaps, quantity=quantity, change=change, models="editors"):
             return [sentence]
     for selection, low_text, high_text in _FINDINGS:
         for metric, judge in REMOVAL_JUDGES.items():
             selected = frames.select(frame, metric=metric, **selection).dropna(subset="value")
             if rows := sorted(frames.records(selected), key=lambda row: row["value"]):
-                sentence = low_text.format(rows[0]["model"], tables.text(rows[0]))
+                sentence = low_text.format(rows[0]["model"], tables.format_estimate(rows[0]))
                 if len(rows) > 1:
-                    highest = tables.text(rows[-1], interval="none")
+                    highest = tables.format_estimate(rows[-1], interval="none")
                     sentence += f", {high_text.format(rows[-1]['model'], highest)}"
                 return [f"{sentence} (judged by {judge})."]
     return []
@@ -228,7 +228,7 @@ def note_few_clusters(results: Sequence[Figure]) -> Iterator[str]:
 def _explain_losses(name: str, rows: Sequence[Figure]) -> Iterator[str]:
     """Yields why samples of a run are unscored: a sentence on failed edits, one on refused edits, then one
     per metric with further unscored samples and their commonest reasons."""
-    reasons = {row["metric"]: frames.reasons(row) for row in rows}  # metric -> reason -> count
+    reasons = {row["metric"]: frames.read_reasons(row) for row in rows}  # metric -> reason -> count
     total, failed = max(row["n"] + row["unscored"] for row in rows), 0
     for prefix, event in {NOT_EDITED: "failed", DECLINED: "were refused by the editor"}.items():
         most, examples = 0, list[str]()  # most: edits, by the metric with most of them
@@ -267,7 +267,7 @@ def make_browser(loaded: Sequence[RunDir], options: ReportConfig) -> Part:
         records, note = {}, f"Images of samples and targets are missing: {error} Pass --data."
     metrics = [name for name in METRICS if any(name in run.metrics for run in loaded)]
     track = "negative" if any(run.track == "negative" for run in loaded) else loaded[0].track
-    return cards.browser(
+    return cards.make_browser(
         cards.Samples(
             [cards.Member(run.label, (run.name, run.track), run.track == track) for run in loaded],
             [_make_measure(METRICS[name]) for name in metrics],

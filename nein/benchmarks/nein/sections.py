@@ -59,7 +59,7 @@ def _entry_columns(column: str, titles: Mapping[str, Any], show: Show | None = N
 def show_mean(figures: Sequence[Figure]) -> str:
     """An estimate with ±, or with the ends of its interval if its range is bounded."""
     is_mean = METRICS[figures[0]["metric"]].span is None
-    return tables.text(figures[0], interval="reach" if is_mean else "ends")
+    return tables.format_estimate(figures[0], interval="reach" if is_mean else "ends")
 
 
 def _expand_metrics(selection: Mapping[str, Any]) -> Column:
@@ -374,7 +374,7 @@ def _show_change(figures: Sequence[Figure]) -> str:
     fixed, paper = by_statistic["fixed"]["value"], by_statistic["paper"]["value"]
     if fixed is None or paper is None:
         return tables.DASH
-    return tables.number(paper - fixed, by_statistic["fixed"]["unit"], sign=True)
+    return tables.format_number(paper - fixed, by_statistic["fixed"]["unit"], sign=True)
 
 
 def _show_ns(figures: Sequence[Figure]) -> str:

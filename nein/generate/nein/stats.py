@@ -19,7 +19,7 @@ from nein.engine import atomic
 from nein.generate.config import StatsConfig
 from nein.loading.errors import UserError
 from nein.reporting import tables
-from nein.reporting.tables import pipes
+from nein.reporting.tables import format_rows
 
 #: Negative words in the caption of Table 1, which says 32, lists 31, and has isn't, aren't and can't twice.
 PAPER_WORDS: tuple[str, ...] = tuple(
@@ -113,7 +113,7 @@ def run(options: StatsConfig) -> None:
             assert share is not None, "there is a sentence"
             commonest = ", ".join(f"{word} {n}" for word, n in counts.words.most_common(3))
             sizes = str(len(sentences)), str(negative)
-            percent = tables.text({**asdict(share), "unit": "%"}, digits=2)
+            percent = tables.format_estimate({**asdict(share), "unit": "%"}, digits=2)
             rows.append([path.name, f"{name} ({len(words)})", *sizes, percent, commonest])
             if counts.examples:
                 examples += [f"\n{path.name}, {name}:", *counts.examples]
@@ -122,7 +122,7 @@ def run(options: StatsConfig) -> None:
     if "paper" in lists:
         printed = [line.split() for line in TABLE_1.strip().splitlines()]
         rows += [[f"{name} (printed)", "paper", *numbers] for name, *numbers in printed]
-    print(pipes(rows, ("captions", "words", "sentences", "negative", "%", "commonest")))
+    print(format_rows(rows, ("captions", "words", "sentences", "negative", "%", "commonest")))
     print(*examples, sep="\n", end="\n" if examples else "")
     if options.json:
         atomic.write_json(options.json, report)
