@@ -72,7 +72,7 @@ def list_applicable(config: MendConfig) -> list[str]:
         pairs = editor_remedies.BY_RULE.items()
         return [remedy for remedy, needs in pairs if not needs or editors.supports(row, needs)]
     if kind == "encoder":
-        return [*encoders.ARMS]
+        return [*encoders.REMEDIES]
     from nein.benchmarks.negvqa.runs import find_answerer
 
     has_probabilities = "logprob" in find_answerer(name, make_command(config, [])).scorings

@@ -1,6 +1,7 @@
-"""Served models of commands: cached answers, a budget, and settings of requests.
+"""Caches the answers of served models on disk, and keeps their costs within a budget.
 
-Not in `metrics/chat`, since a leaf touches no files.
+Commands get both, and the settings of requests, by `Services`. Not in `metrics/chat`, since a leaf touches no
+files.
 """
 
 from __future__ import annotations
@@ -24,8 +25,6 @@ from nein.loading.service import BudgetError, compute_price
 from nein.metrics.base import Store, fingerprint
 from nein.metrics.chat import Chat, Completion, Message, Sampling
 
-GRACE = 0.5  # seconds to write the last answers, before the budget ends the command
-
 
 class CachedChat(Chat):
     """A chat that caches answers, but no failures. The key of an answer is the model (without its address,
@@ -36,9 +35,9 @@ class CachedChat(Chat):
 
     def __init__(self, chat: Chat, cache: Store) -> None:
         self.chat, self.concurrent, self._cache = chat, chat.concurrent, cache
-        self._space = fingerprint(chat.describe())
-        self._change = threading.Condition()
-        self._asking: set[str] = set()  # keys in flight
+        self._space = fingerprint(chat.describe())  # of keys in the cache
+        self._in_flight: set[str] = set()  # keys
+        self._change = threading.Condition()  # of `_in_flight`
 
     def describe(self) -> Json:
         return self.chat.describe()
@@ -50,47 +49,51 @@ class CachedChat(Chat):
         self.chat.stop()
 
     def stream(self, messages: Sequence[Message], sampling: Sampling) -> Iterator[tuple[int, Completion]]:
-        indices: dict[str, list[int]] = {}  # key -> the equal messages
+        indices: dict[str, list[int]] = {}  # key -> the equal messages that have no answer yet
         hashes: dict[int, str] = {}
         for index, message in enumerate(messages):
-            indices.setdefault(_key(message, sampling, hashes), []).append(index)
-        mine: list[str] = []
+            indices.setdefault(_make_key(message, sampling, hashes), []).append(index)
         while indices:
             with self._change:
-                mine = [key for key in indices if key not in self._asking]
+                mine = [key for key in indices if key not in self._in_flight]
                 if not mine:  # other threads sent them all, and may fail
                     self._change.wait(0.2)
                     continue
-                self._asking.update(mine)
+                self._in_flight.update(mine)
             try:
                 first = {key: messages[indices[key][0]] for key in mine}
-                for key, completion in self._answers(first, sampling):
-                    self._let_go([key])
+                for key, completion in self._complete(first, sampling):
+                    self._release([key])
                     for index in indices.pop(key):
                         yield index, completion
             finally:
-                self._let_go(mine)
+                self._release(mine)
 
-    def _answers(
+    def _complete(
         self, messages: Mapping[str, Message], sampling: Sampling
     ) -> Iterator[tuple[str, Completion]]:
-        stored = {key: self._cache.get(self._space, key) for key in messages}
-        yield from ((key, Completion(**answer)) for key, answer in stored.items() if answer is not None)
-        missing = [key for key, answer in stored.items() if answer is None]
+        """Key and answer of each message: first those of the cache, then those of the model."""
+        missing = []
+        for key in messages:
+            answer = self._cache.get(self._space, key)
+            if answer is None:
+                missing.append(key)
+            else:
+                yield key, Completion(**answer)
         for index, completion in self.chat.stream([messages[key] for key in missing], sampling):
             if completion.error is None:  # written at once: a kill loses only what is in flight
                 answer = {k: v for k, v in dataclasses.asdict(completion).items() if k != "error"}
                 self._cache.put(self._space, missing[index], answer)
             yield missing[index], completion
 
-    def _let_go(self, keys: Sequence[str]) -> None:
+    def _release(self, keys: Sequence[str]) -> None:
         with self._change:
-            self._asking.difference_update(keys)
+            self._in_flight.difference_update(keys)
             self._change.notify_all()
 
 
-def _key(message: Message, sampling: Sampling, hashes: dict[int, str]) -> str:
-    """hashes: of images by `id`, filled here."""
+def _make_key(message: Message, sampling: Sampling, hashes: dict[int, str]) -> str:
+    """Key of a message in the cache. hashes: of images by `id`, filled here."""
     from nein.loading.digests import pixel_digest  # imports NumPy, which a command line does not need
 
     for image in message.images:
@@ -100,9 +103,14 @@ def _key(message: Message, sampling: Sampling, hashes: dict[int, str]) -> str:
     return json.dumps([parts, message.seed, dataclasses.asdict(sampling)])
 
 
+GRACE = 0.5  # seconds to write the last answers, before the budget ends the command
+
+
 class Spending:
-    """Costs of requests, in a cache that all commands on an OUT share, and their budget in dollars (None: no
-    limit). Several processes may exceed it by the requests that each has in flight."""
+    """Records the cost of requests, in a cache that all commands with one OUT share, and enforces a budget.
+
+    The budget is in dollars (None: no limit). Several processes may exceed it by their requests in flight.
+    """
 
     def __init__(self, cache: AnswerCache, budget: float | None) -> None:
         self._cache, self._budget = cache, None if budget is None else Decimal(str(budget))
@@ -112,48 +120,49 @@ class Spending:
 
     @contextlib.contextmanager
     def request(self, model: str, address: str) -> Iterator[dict[str, int]]:
-        """Surrounds one request, whose tokens are put into the dict. Waits until the budget has room for the
-        dearest request of this model so far; its first request runs alone. Raises BudgetError if the budget
-        will never have room."""
-        priced = self._budget is not None and compute_price(model, {"input_tokens": 1}, address) is not None
+        """Context of one request, which puts its tokens into the dict.
+
+        Waits until the budget has room for the dearest request of this model so far. Raises BudgetError if it
+        will never have room.
+        """
+        has_budget = self._budget is not None
+        has_price = has_budget and compute_price(model, {"input_tokens": 1}, address) is not None
         with self._change:
-            if self._budget is not None and not priced and model not in self._unpriced:
+            if has_budget and not has_price and model not in self._unpriced:
                 self._unpriced.add(model)
                 print(f"The price of {model} is unknown: --budget does not count it.", file=sys.stderr)
-            while priced and not self._has_room(model):
+            while has_price and not self._has_room(model):
                 if not self._in_flight.total():
                     time.sleep(GRACE)
                     raise BudgetError(
                         f"The next request to {model} might exceed the budget of ${self._budget} "
-                        f"(${self._spent()[0]:.2f} spent); rerun the command with a larger --budget."
+                        f"(${self._sum_costs()[0]:.2f} spent); rerun the command with a larger --budget."
                     )
                 self._change.wait(0.2)
             self._in_flight[model] += 1
         usage: dict[str, int] = {}
-        began = time.monotonic()
+        start = time.monotonic()
         try:
             yield usage
         finally:
             with self._change:
                 if usage:
-                    seconds = time.monotonic() - began
-                    self._cache.add_cost(
-                        model, compute_price(model, usage, address), seconds=seconds, **usage
-                    )
+                    seconds, cost = time.monotonic() - start, compute_price(model, usage, address)
+                    self._cache.add_cost(model, cost, seconds=seconds, **usage)
                 self._in_flight[model] -= 1
                 self._change.notify_all()
 
-    def _spent(self) -> tuple[Decimal, dict[str, Decimal]]:
+    def _sum_costs(self) -> tuple[Decimal, dict[str, Decimal]]:
         """Dollars of all models with a price, and of the dearest request of each."""
         rows = self._cache.read_spending()
-        dearest = {name: Decimal(row["dearest"]) for name, row in rows.items() if row["dearest"]}
-        return sum((Decimal(row["dollars"]) for row in rows.values() if row["dollars"]), Decimal(0)), dearest
+        total = sum((Decimal(row["dollars"]) for row in rows.values() if row["dollars"]), Decimal(0))
+        return total, {name: Decimal(row["dearest"]) for name, row in rows.items() if row["dearest"]}
 
     def _has_room(self, model: str) -> bool:
-        total, dearest = self._spent()
+        total, dearest = self._sum_costs()
         total += sum(dearest.get(name, Decimal(0)) * count for name, count in self._in_flight.items())
         budget = self._budget or Decimal(0)
-        if model not in dearest:
+        if model not in dearest:  # the first request of this model runs alone
             return total < budget and not self._in_flight[model]
         return total + dearest[model] <= budget
 
@@ -167,7 +176,7 @@ class Services:
 
     @classmethod
     def create(cls, options: Any, cache: AnswerCache | Path | None) -> Services:
-        """options: of a command, which may have `endpoint` and `budget`; cache: or its path."""
+        """options: of a command, which may have `endpoint` and `budget`; cache: the cache, or its path."""
         settings = vars(options.endpoint) if hasattr(options, "endpoint") else {}
         sending = {name: value for name, value in settings.items() if value is not None}
         cache = AnswerCache(cache) if isinstance(cache, Path) else cache
@@ -176,8 +185,8 @@ class Services:
         return cls(cache, sending)
 
     def keep(self, model: Any) -> Any:
-        """The model, with a cache around its `chat` if it is served (answers of local models depend on the
-        batch in their last bits)."""
+        """The model itself; if it is served, its `chat` gets a cache. Answers of local models are not cached:
+        they depend on the batch in their last bits."""
         if self.cache is not None and getattr(model, "chat", None) and model.chat.concurrent:
             model.chat = CachedChat(model.chat, self.cache)
         return model

@@ -1,8 +1,8 @@
-"""`nein convert`: turns a checkpoint in the original latent-diffusion format into safetensors and JSON.
+"""`nein convert`: writes a checkpoint in the original latent-diffusion format as a folder of diffusers.
 
 Training checkpoints of PyTorch Lightning also hold pickled callbacks, counters and optimizer state. Inert
-placeholders replace these objects: no class of the file is imported, no function called, so that a malicious
-file does no harm.
+placeholders replace these objects: no class of the file is imported and no function called, so that a
+malicious file does no harm.
 """
 
 from __future__ import annotations
@@ -18,11 +18,6 @@ from nein.loading.digests import Json, file_sha256
 from nein.loading.errors import UserError
 from nein.loading.references import TEXTS, Need, parse_reference
 
-SUFFIXES = (".ckpt", ".pt", ".pth", ".bin", ".safetensors")
-#: `model.diffusion_model.*` is the UNet, `model_ema.*` its moving average (same names without dots),
-#: `first_stage_model.*` the VAE, `cond_stage_model.transformer.*` the text encoder.
-UNET, EMA = "model.diffusion_model.", "model_ema."
-
 
 @dataclass(kw_only=True)
 class ConvertConfig(Options):
@@ -36,11 +31,15 @@ class ConvertConfig(Options):
     def needs(self) -> list[Need]:
         from nein.editors import DEFAULT_CONFIG
 
-        return [*filter(None, [Need.parse(self.base or DEFAULT_CONFIG, files=TEXTS)])]
+        need = Need.parse(self.base or DEFAULT_CONFIG, files=TEXTS)
+        return [need] if need else []
 
 
 def run(options: ConvertConfig) -> None:
     convert(options.source, options.folder, ema=options.ema, config=options.base)
+
+
+SUFFIXES = (".ckpt", ".pt", ".pth", ".bin", ".safetensors")
 
 
 def convert(source: Path, folder: Path, *, ema: bool | None = None, config: str | None = None) -> Path:
@@ -67,11 +66,16 @@ def convert(source: Path, folder: Path, *, ema: bool | None = None, config: str 
         if config is not None and Path(config).exists():
             facts["config"] = Path(config).name  # other machines have other paths
         (draft / ORIGIN).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-    sets = {True: "averaged (EMA)", False: "trained, not averaged (non-EMA)", None: "the file's only ones"}
-    print(f"{folder}: a pipeline in diffusers' layout; weights of the UNet: {sets[origin['ema']]}.")
+    kinds = {True: "averaged (EMA)", False: "trained, not averaged (non-EMA)", None: "the file's only ones"}
+    print(f"{folder}: a pipeline in diffusers' layout; weights of the UNet: {kinds[origin['ema']]}.")
     if origin["left_out"]:
         print(f"Ignored classes: {', '.join(origin['left_out'])}.")
     return folder
+
+
+#: `model.diffusion_model.*` is the UNet, `model_ema.*` its moving average (same names without dots),
+#: `first_stage_model.*` the VAE, `cond_stage_model.transformer.*` the text encoder.
+UNET, EMA = "model.diffusion_model.", "model_ema."
 
 
 def read_file(path: Path, *, ema: bool | None = None, config: str | None = None) -> tuple[Any, Json]:
@@ -88,6 +92,7 @@ def read_file(path: Path, *, ema: bool | None = None, config: str | None = None)
     from nein.editors.sampling import euler_ancestral
     from nein.loading.weights import read_checkpoint
 
+    # Tensors of the file
     content, left_out = read_checkpoint(path, inert=True)
     while isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
         content = content["state_dict"]
@@ -96,9 +101,11 @@ def read_file(path: Path, *, ema: bool | None = None, config: str | None = None)
     first = f"{UNET}input_blocks.0.0.weight"
     if first not in tensors:
         raise UserError(f"'{path}' is not in the original latent-diffusion format: it has no tensor {first}")
-    inputs = tensors[first].shape[1]
+    inputs = tensors[first].shape[1]  # channels
     check_channels(inputs, str(path), (4, 8))
-    averaged = _choose_unet(tensors, ema, path)
+    is_average = _choose_unet(tensors, ema, path)
+
+    # Configurations and tokenizer
     reference = config or DEFAULT_CONFIG
     parsed = parse_reference(reference)
     source: dict[str, Any] = {"pretrained_model_name_or_path": parsed.name, "revision": parsed.revision}
@@ -110,13 +117,15 @@ def read_file(path: Path, *, ema: bool | None = None, config: str | None = None)
         schedule = diffusers.StableDiffusionInstructPix2PixPipeline.load_config(**source)["scheduler"]
         scheduler = getattr(diffusers, schedule[1]).load_config(**source, subfolder="scheduler")
     unet_config["in_channels"] = inputs
+
+    # Models, first without memory, then with the tensors under diffusers' names
     with init_empty_weights(include_buffers=False):
         unet: Any = diffusers.UNet2DConditionModel.from_config(unet_config)
         vae: Any = diffusers.AutoencoderKL.from_config(vae_config)
         text_encoder = CLIPTextModel(text_config)
     # Older files store position_ids, which are computed now; versions differ in the level "text_model.".
     level = "text_model." if next(iter(text_encoder.state_dict())).startswith("text_model.") else ""
-    words = {
+    text_state = {
         level + name.removeprefix("text_model."): tensor
         for name, tensor in names.convert_ldm_clip_checkpoint(tensors).items()
         if not name.endswith("position_ids")
@@ -124,7 +133,7 @@ def read_file(path: Path, *, ema: bool | None = None, config: str | None = None)
     for module, state in (
         (unet, names.convert_ldm_unet_checkpoint(tensors, unet_config)),
         (vae, names.convert_ldm_vae_checkpoint(tensors, vae_config)),
-        (text_encoder, words),
+        (text_encoder, text_state),
     ):
         with explain_errors(f"{path} with the configuration of {reference}"):
             module.load_state_dict(state, strict=True, assign=True)
@@ -140,18 +149,18 @@ def read_file(path: Path, *, ema: bool | None = None, config: str | None = None)
         requires_safety_checker=False,
     )
     pipeline.to(torch.float32)  # one dtype for all parts, which `from_pretrained` would otherwise mix
-    origin = {"file": path.name, "ema": averaged, "both": averaged is not None, "config": reference}
+    origin = {"file": path.name, "ema": is_average, "both": is_average is not None, "config": reference}
     return pipeline, {**origin, "left_out": left_out}
 
 
 def _choose_unet(tensors: dict[str, Any], ema: bool | None, path: Path) -> bool | None:
-    """Puts the chosen UNet under its plain names; returns whether it is the average, None for a file with one
-    set."""
-    average = {
+    """Puts the chosen UNet under its plain names. Returns whether it is the average; None for a file with one
+    set of weights."""
+    average_names = {
         name: EMA + name.removeprefix("model.").replace(".", "") for name in tensors if name.startswith(UNET)
     }
-    missing = [key for key in average.values() if key not in tensors]
-    if len(missing) == len(average):
+    missing = [name for name in average_names.values() if name not in tensors]
+    if len(missing) == len(average_names):
         if ema:
             raise UserError(f"'{path}' holds no averaged (EMA) weights; leave out --ema.")
         return None
@@ -163,5 +172,5 @@ def _choose_unet(tensors: dict[str, Any], ema: bool | None, path: Path) -> bool 
     if ema and missing:
         raise UserError(f"'{path}' lacks {len(missing)} averaged (EMA) tensors, first {missing[0]}.")
     if ema:
-        tensors.update({name: tensors[key] for name, key in average.items()})
+        tensors.update({name: tensors[average] for name, average in average_names.items()})
     return ema

@@ -1,4 +1,4 @@
-"""Judges of images (is a thing there?) and of edits (which one follows its instruction?)."""
+"""Loads and asks judges of images (is a thing there?) and of edits (which one follows its instruction?)."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ from nein.models.cached import Services
 from nein.models.references import resolve
 from nein.wording import denials
 
-OBJECT, CAPTION, QUESTION = "object", "caption", "question"
-#: "Is it there?" by each protocol's rule; NeIn's scripts have different ones for Removal and Retention.
-VERDICTS = ("verdict_fixed", "verdict_paper", "verdict_paper_retention")
+# --- judges of images ------------------------------------------------------------------------------------
 
-#: Another wording of a VQA judge's question -> (words, their replacement).
+OBJECT, CAPTION, QUESTION = "object", "caption", "question"  # roles of a `Word`
+#: Other wordings of a VQA judge's question -> (words, their replacement).
 REWORDED = {"negated": (" contain ", " not contain "), "reversed": ("yes or no", "no or yes")}
 
 
 @dataclass(frozen=True)
 class Word:
-    """One question with its truth (None: unknown). role: `OBJECT`, a name as in an instruction; `CAPTION`, a
-    noun of a caption; `QUESTION`, a whole question. wording: a key of `REWORDED`."""
+    """What a judge is asked about an image."""
 
     word: str
-    present: bool | None
-    role: str
-    wording: str = ""
+    present: bool | None  # the truth; None: unknown
+    role: str  # `OBJECT`: a name as in an instruction; `CAPTION`: a noun of a caption; `QUESTION`: a sentence
+    wording: str = ""  # key of `REWORDED`
 
 
-Words = Sequence[Sequence[Word]]
-#: `VERDICTS`, "score" and "reply".
+Words = Sequence[Sequence[Word]]  # a row per image
+
+#: "Is it there?" by each protocol's rule; NeIn's scripts have different ones for Removal and Retention.
+VERDICTS = ("verdict_fixed", "verdict_paper", "verdict_paper_retention")
+#: `VERDICTS` (None: no verdict), "score" (of "it is there", 0 to 1), "reply" (with "error" if it failed).
 Verdict = Json
 
 
@@ -48,6 +49,7 @@ class JudgeOptions:
     threshold: float = 0.1  #: score above which a detector has seen it, 0 to 1
 
     def decisive(self, kind: str) -> Json:
+        """The option that decides the answers of a kind of judge."""
         return {"article": self.article} if kind == "vqa" else {"threshold": self.threshold}
 
 
@@ -64,43 +66,51 @@ def load(kind: str, reference: str, *, services: Services | None, **options: Any
     return services.keep(metrics.load_judge(kind, location, **{**services.options, **options}))
 
 
-def ask(kind: str, judge: Any, images: Images, words: Words, how: JudgeOptions) -> list[list[Verdict]]:
-    """Per image, (H, W, 3) uint8 RGB, and word: the verdicts (None: no verdict), the soft score of "it is
-    there", and the `reply`, which has an "error" if the judge failed on this image."""
-    replies = isolate_answers(lambda some, theirs: _ask(kind, judge, some, theirs, how), images, words)
-    return [
-        [make_unanswered(answers)] * len(row) if isinstance(answers, str) else answers
-        for row, answers in zip(words, replies, strict=True)
-    ]
+def ask(kind: str, judge: Any, images: Images, words: Words, options: JudgeOptions) -> list[list[Verdict]]:
+    """A verdict per image, (H, W, 3) uint8 RGB, and word. kind: "vqa", or "ovd": a detector."""
+    ask_kind = _ask_detector if kind == "ovd" else _ask_vqa
+    replies = isolate_answers(lambda some, theirs: ask_kind(judge, some, theirs, options), images, words)
+    verdicts = []
+    for row, reply in zip(words, replies, strict=True):
+        failed = isinstance(reply, str)  # the reason
+        verdicts.append([make_unanswered(reply)] * len(row) if failed else reply)
+    return verdicts
 
 
 def make_unanswered(reason: str) -> Verdict:
     return {**dict.fromkeys(VERDICTS), "score": None, "reply": {"error": reason}}
 
 
-def _ask(kind: str, judge: Any, images: Images, words: Words, how: JudgeOptions) -> list[list[Verdict]]:
-    if kind == "ovd":
-        names = [[word.word for word in row] for row in words]
-        detections = judge.detect(images, names, how.threshold)
-        scores = [[boxes[name].score for name in row] for boxes, row in zip(detections, names, strict=True)]
-        return [
-            [{**dict.fromkeys(VERDICTS, s > how.threshold), "score": s, "reply": {"score": s}} for s in row]
-            for row in scores
-        ]
-    form = find_template(judge.template)
+def _ask_detector(judge: Any, images: Images, words: Words, options: JudgeOptions) -> list[list[Verdict]]:
+    names = [[word.word for word in row] for row in words]
+    verdicts = []
+    for row, boxes in zip(names, judge.detect(images, names, options.threshold), strict=True):
+        scores = [boxes[name].score for name in row]  # `boxes`: name -> the best box
+        verdicts.append(
+            [
+                {**dict.fromkeys(VERDICTS, s > options.threshold), "score": s, "reply": {"score": s}}
+                for s in scores
+            ]
+        )
+    return verdicts
 
-    def prompt(word: Word) -> str:
+
+def _ask_vqa(judge: Any, images: Images, words: Words, options: JudgeOptions) -> list[list[Verdict]]:
+    template = find_template(judge.template)
+
+    def make_prompt(word: Word) -> str:
         if word.role == QUESTION:  # as SimpleNeg asks it (steer.py of its release)
-            return form.wrap(f"{word.word}\nAnswer the question with a yes or no.")
-        presence = form.presence.replace(*REWORDED.get(word.wording, ("", "")))
-        return replace(form, presence=presence).ask_presence(word.word, how.article)
+            return template.wrap(f"{word.word}\nAnswer the question with a yes or no.")
+        presence = template.presence
+        if word.wording:
+            presence = presence.replace(*REWORDED[word.wording])
+        return replace(template, presence=presence).ask_presence(word.word, options.article)
 
-    prompts = [[prompt(word) for word in row] for row in words]
-    return [[_verdicts(answer) for answer in row] for row in judge.ask(images, prompts)]
+    prompts = [[make_prompt(word) for word in row] for row in words]
+    return [[_make_verdict(answer) for answer in row] for row in judge.ask(images, prompts)]
 
 
-def _verdicts(answer: Any) -> Verdict:
-    """Verdicts by each protocol's rule for Removal (None: none), and the soft score of "it is there"."""
+def _make_verdict(answer: Any) -> Verdict:
     yes, no = answer.p_yes, answer.p_no
     total = (yes or 0) + (no or 0)
     return {
@@ -121,9 +131,11 @@ NAMES_NOTHING = "the sentence names nothing that is to be gone"
 
 
 class RemovalReward(RewardJudge):
-    """The share of "no" of a yes/no judge that is asked for the things to remove (`find_removals`): P(no) /
-    (P(yes) + P(no)), or 1 and 0 without probabilities; the least of several objects. A sentence without an
-    object, and an answer that is neither yes nor no, leave an edit unscored."""
+    """Scores an edit by a yes/no judge, who is asked for each thing to remove (`find_removals`).
+
+    The score is P(no) / (P(yes) + P(no)), or 1 or 0 without probabilities; of several things the least. A
+    sentence that names nothing, or an answer that is neither yes nor no, leaves an edit unscored.
+    """
 
     def __init__(self, judge: Any, article: str = "none") -> None:
         super().__init__(judge)
@@ -139,30 +151,34 @@ class RemovalReward(RewardJudge):
         named = find_removals(instructions)
         words = [[Word(name, None, OBJECT) for name in row] for row in named]
         answers = ask("vqa", self.model, edits, words, JudgeOptions(self.article))
-        return [_least(names, replies) for names, replies in zip(named, answers, strict=True)]
+        return [_score_removal(names, verdicts) for names, verdicts in zip(named, answers, strict=True)]
 
 
-def _least(names: Sequence[str], answers: Sequence[Verdict]) -> Score:
+def _score_removal(names: Sequence[str], verdicts: Sequence[Verdict]) -> Score:
     if not names:
         return Score(None, NAMES_NOTHING)
-    shares: dict[str, float] = {}  # of "no", by object
-    detail = {"answers": {k: a["reply"].get("answer") for k, a in zip(names, answers, strict=True)}}
-    for name, answer in zip(names, answers, strict=True):
-        if "error" in answer["reply"]:
-            return Score(None, answer["reply"]["error"])
-        if answer["score"] is None and answer["verdict_fixed"] is None:
-            return Score(None, f"the answer {detail['answers'][name]!r} is neither yes nor no", detail)
-        shares[name] = float(not answer["verdict_fixed"]) if answer["score"] is None else 1 - answer["score"]
-    return Score(min(shares.values()), ", ".join(f"no {k}: {v:.3f}" for k, v in shares.items()), detail)
+    texts = {k: verdict["reply"].get("answer") for k, verdict in zip(names, verdicts, strict=True)}
+    shares: dict[str, float] = {}  # of "no", by name
+    for name, verdict in zip(names, verdicts, strict=True):
+        if "error" in verdict["reply"]:
+            return Score(None, verdict["reply"]["error"])
+        if verdict["score"] is not None:
+            shares[name] = 1 - verdict["score"]
+        elif verdict["verdict_fixed"] is not None:
+            shares[name] = float(not verdict["verdict_fixed"])
+        else:
+            return Score(None, f"the answer {texts[name]!r} is neither yes nor no", {"answers": texts})
+    listed = ", ".join(f"no {name}: {share:.3f}" for name, share in shares.items())
+    return Score(min(shares.values()), listed, {"answers": texts})
 
 
 def find_removals(instructions: Sequence[str]) -> list[tuple[str, ...]]:
     """The things that each sentence wants removed: of "Remove the cup and the bus.", or of "no cup"."""
-    gone = []
+    removals = []
     for text, reading in zip(instructions, denials.read(instructions), strict=True):
         command = re.fullmatch(r"Remove the (.+?)\.?", text.strip())
-        gone.append(tuple(command[1].split(" and the ")) if command else reading.absent)
-    return gone
+        removals.append(tuple(command[1].split(" and the ")) if command else reading.absent)
+    return removals
 
 
 def check_reward(reference: str) -> None:
@@ -175,12 +191,12 @@ def check_reward(reference: str) -> None:
 
 
 def load_reward(
-    reference: str, *, services: Services, removal: Callable[[], RewardJudge], **how: Any
+    reference: str, *, services: Services, removal: Callable[[], RewardJudge], **options: Any
 ) -> RewardJudge:
     """Loads a judge of edits. services: of a judge behind an endpoint; removal: makes the `RemovalReward` of
-    the run's judge; how: device and dtype."""
+    the run's judge; options: device and dtype."""
     if reference == REMOVAL:
         return removal()
-    judge = metrics.load_reward(reference, endpoint_options=services.options, **how)
+    judge = metrics.load_reward(reference, endpoint_options=services.options, **options)
     services.keep(judge.model)  # pairwise comparison by a model of multiple choice
     return services.keep(judge)

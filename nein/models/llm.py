@@ -1,9 +1,11 @@
-"""Many questions to a language model in one call: every result is a checked object or a counted failure.
+"""Asks a language model many questions in one call, and checks every answer against a schema.
 
 client = load(LlmOptions("openai:http://localhost:8000/v1#Qwen/Qwen3-8B"), services=...)
 for outcome in client.complete([Request("...", seed=7)], Verdict):
     outcome.value      # a Verdict (a pydantic model), or None
     outcome.failure    # "" or the kind of failure, explained in outcome.reason
+
+Parts: options and client; answers, which become checked objects or failures.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ from nein.loading.service import CONNECTION, PROTOCOL, REFUSED, SERVER, TIMEOUT,
 from nein.metrics.chat import Chat, Completion, Message, Sampling, strip_thoughts
 from nein.models.cached import CachedChat, Services
 
-#: Failures of an answer that arrived.
-NONSENSE, WRONG_SCHEMA, CUT_OFF = "nonsense", "wrong schema", "cut off"
+#: Failures of an answer that arrived: another attempt may help.
+UNUSABLE = NONSENSE, WRONG_SCHEMA, CUT_OFF = ("nonsense", "wrong schema", "cut off")
 MODEL_FAILED = "model failed"
 #: Failures that are not about the question: the same command asks again.
 SILENT = (TIMEOUT, CONNECTION, SERVER, REFUSED, PROTOCOL, MODEL_FAILED)
@@ -67,15 +69,13 @@ class LlmOptions:
 
 
 class Request(NamedTuple):
-    """A prompt, and the seed of its answer where the temperature is above 0."""
-
     prompt: str
-    seed: int = 0
+    seed: int = 0  # of its answer, if the temperature is above 0
 
 
 @dataclass(frozen=True)
 class Outcome(Generic[Schema]):
-    """The outcome of a request: its `value`, or the kind of `failure` and its `reason`."""
+    """A request's checked answer, or the kind of `failure` and its `reason`."""
 
     value: Schema | None
     failure: str = ""
@@ -103,16 +103,15 @@ class Client:
         """
         form = None
         if not issubclass(schema, Plain):
-            form = {"name": schema.__name__, "schema": wire_schema(schema), "strict": True}
+            form = {"name": schema.__name__, "schema": make_strict_schema(schema), "strict": True}
         sampling = Sampling(self.max_tokens, self.temperature, form=form)
         outcomes: dict[Request, Outcome[Schema]] = {}
-        open_ = list(dict.fromkeys(requests))
+        pending = list(dict.fromkeys(requests))
         for attempt in range(self.attempts):
-            messages = [_message(request, schema, attempt) for request in open_]
+            messages = [_make_message(request, schema, attempt) for request in pending]
             for index, completion in self.chat.stream(messages, sampling):
-                outcomes[open_[index]] = _outcome(completion, schema)
-            unusable = (NONSENSE, WRONG_SCHEMA, CUT_OFF)
-            open_ = [request for request in open_ if outcomes[request].failure in unusable]
+                outcomes[pending[index]] = _make_outcome(completion, schema)
+            pending = [request for request in pending if outcomes[request].failure in UNUSABLE]
         return [outcomes[request] for request in requests]
 
     def describe(self) -> Json:
@@ -122,12 +121,13 @@ class Client:
         return {**facts, **drawing}
 
 
-def _message(request: Request, schema: type[BaseModel], attempt: int) -> Message:
+def _make_message(request: Request, schema: type[BaseModel], attempt: int) -> Message:
     seed = request.seed if attempt == 0 else sample_seed(request.seed, "attempt", attempt)
-    return Message(("\n\n".join(filter(None, (request.prompt, instructions(schema)))),), seed)
+    parts = (request.prompt, write_form(schema))
+    return Message(("\n\n".join(part for part in parts if part),), seed)
 
 
-def _outcome(completion: Completion, schema: type[Schema]) -> Outcome[Schema]:
+def _make_outcome(completion: Completion, schema: type[Schema]) -> Outcome[Schema]:
     if isinstance(completion.error, NoAnswer):
         return Outcome(None, completion.error.kind, str(completion.error))
     if completion.error is not None:
@@ -146,8 +146,8 @@ def check(reference: str) -> None:
 
 
 def load(options: LlmOptions, *, services: Services | None, device: str = "cpu") -> Client:
-    """The client of `options`. services: settings of an endpoint, and the cache of answers. Checks an
-    endpoint (address, key, model), or loads a local model. Raises MetricError."""
+    """The client of `options`: checks an endpoint (address, key, model), or loads a local model. services:
+    settings of an endpoint, and the cache of answers. Raises MetricError."""
     reference = options.model or ""
     check(reference)
     chat: Chat
@@ -161,20 +161,18 @@ def load(options: LlmOptions, *, services: Services | None, device: str = "cpu")
         chat = local.load_text(str(expand_user(reference)), device=device, dtype=options.dtype)
     if services is not None and services.cache is not None:
         chat = CachedChat(chat, services.cache)
-    how = {name: getattr(options, name) for name in ("temperature", "max_tokens", "attempts")}
-    return Client(chat, **how)
+    return Client(
+        chat, temperature=options.temperature, max_tokens=options.max_tokens, attempts=options.attempts
+    )
 
 
-# --- answers: anything that is not clearly there is a failure --------------------------------------
+# --- answers ---------------------------------------------------------------------------------------------
 
 
 class Plain(BaseModel):
-    """An answer that is no JSON object, for prompts that ask for their own form.
+    """An answer that is no JSON object, for prompts that ask for their own form."""
 
-    END  The end of the answer; later text is not read.
-    """
-
-    END: ClassVar[str] = "\n\n"
+    END: ClassVar[str] = "\n\n"  # of the answer; later text is not read
 
     @classmethod
     def read(cls, text: str) -> Any:
@@ -191,7 +189,8 @@ class AnswerError(ValueError):
 
 
 def parse(text: str, schema: type[Schema], *, finished: bool = True) -> Schema:
-    """The one JSON object of an answer, checked strictly against `schema`, or the reading of a `Plain` one.
+    """The one JSON object of an answer, checked strictly against `schema`, or what a `Plain` schema reads.
+
     Text around the object, a code fence and a leading <think> block are allowed, but no second object, since
     either could be meant. Raises AnswerError.
 
@@ -211,7 +210,7 @@ def parse(text: str, schema: type[Schema], *, finished: bool = True) -> Schema:
         first = error.errors()[0]
         location = ".".join(str(part) for part in first["loc"])
         kind = NONSENSE if first["type"] == "json_invalid" else WRONG_SCHEMA
-        failure = AnswerError(kind, f"{location + ': ' if location else ''}{first['msg']}")
+        failure = AnswerError(kind, f"{location}: {first['msg']}" if location else first["msg"])
     except AnswerError as error:
         failure = error
     if failure.kind == WRONG_SCHEMA or finished:
@@ -219,15 +218,15 @@ def parse(text: str, schema: type[Schema], *, finished: bool = True) -> Schema:
     raise AnswerError(CUT_OFF, f"the answer was cut off before its end ({failure})")
 
 
-def instructions(schema: type[BaseModel]) -> str:
+def write_form(schema: type[BaseModel]) -> str:
     """The end of a prompt, which asks for JSON; "" for a `Plain` answer."""
     if issubclass(schema, Plain):
         return ""
-    shape = json.dumps(wire_schema(schema), ensure_ascii=False, sort_keys=True)
+    shape = json.dumps(make_strict_schema(schema), ensure_ascii=False, sort_keys=True)
     return f"Answer with exactly one JSON object and no other text. It must match this JSON schema:\n{shape}"
 
 
-def wire_schema(schema: type[BaseModel]) -> Json:
+def make_strict_schema(schema: type[BaseModel]) -> Json:
     """The JSON schema for servers with structured output: every key required, no further keys."""
     shape = schema.model_json_schema()
     for part in (shape, *shape.get("$defs", {}).values()):

@@ -1,6 +1,7 @@
-"""Reads the references by which users name models: `nano:NAME` (embedded), a hub id
-`owner/name[@revision]`, a local folder; and `LABEL=REFERENCE`, whose label names the model in folders, tables
-and plots.
+"""Reads the references by which users name models: labels, folder names, digests and identities.
+
+A reference is `nano:NAME` (embedded), a hub id `owner/name[@revision]`, a local folder, `openai:URL#MODEL` or
+user code. `LABEL=REFERENCE` gives the model a name in folders, tables and plots.
 
 `editors` and `metrics` know no labels. A label that is a row of a table of models means that row with other
 weights: `magicbrush=FOLDER`, `negclip=FOLDER`.
@@ -29,7 +30,6 @@ from nein.loading.references import (
 from nein.metrics.models import GROUP as JUDGE_PLUGINS
 
 JUDGE = "judge:"  # prefix of a reference: that VQA judge, asked in its own template
-_LABEL = re.compile(r"[^\W_]([\w .()-]*[\w)])?")  # a label names a folder
 
 
 class InMemory(str):
@@ -51,6 +51,9 @@ def get_object(reference: str) -> Any | None:
     return reference.model if isinstance(reference, InMemory) else None
 
 
+_LABEL = re.compile(r"[^\W_]([\w .()-]*[\w)])?")  # a label names a folder
+
+
 def split_label(text: str) -> tuple[str | None, str]:
     """("mine", "FOLDER") of "mine=FOLDER"; (None, text) without a label. Raises UserError for a label that no
     folder can have."""
@@ -69,8 +72,10 @@ def slugify(reference: str) -> str:
     """A folder name for a model: its label, or the last two parts of its path or id: "ft1-model" of
     "./runs/ft1/model"."""
     label, path = split_label(reference)
+    if label:
+        return label
     parts = [part for part in re.split(r"[/\\]", path) if part.strip(".~")]
-    return label or re.sub(r"[^\w.()-]+", "-", "-".join(parts[-2:]))[-100:].strip("-.") or "model"
+    return re.sub(r"[^\w.()-]+", "-", "-".join(parts[-2:]))[-100:].strip("-.") or "model"
 
 
 def resolve(reference: str) -> str:
@@ -82,7 +87,7 @@ def resolve(reference: str) -> str:
 
 
 def digest_models(models: Mapping[str, str]) -> Json:
-    """Role -> reference of models, to an entry of an identity: role -> `digest_model`; {} without digests."""
+    """The entry of an identity for models, role -> reference: role -> `digest_model`; {} without digests."""
     digests = {role: digest for role, reference in models.items() if (digest := digest_model(reference))}
     return {CONTENTS: digests} if digests else {}
 
@@ -98,18 +103,28 @@ def digest_model(reference: str) -> str:
     parsed = parse_reference(reference)
     if get_object(reference) is not None or parsed.kind == "served":
         return ""
+
     if parsed.is_code:
         points = entry_points(group=JUDGE_PLUGINS, name=parsed.name) if parsed.kind == "plugin" else ()
-        module = next((point.value for point in points), reference).rpartition(":")[0]  # or a path, FILE.py
+        attribute = next(
+            (point.value for point in points), reference
+        )  # module:attribute or FILE.py:attribute
+        module = attribute.rpartition(":")[0]
         spec = None if module.endswith(".py") else importlib.util.find_spec(module)
-        if (file := Path(spec.origin or "") if spec else expand_user(module)).is_file():
+        file = Path(spec.origin or "") if spec else expand_user(module)
+        if file.is_file():
             return quick_digest(file)
-    if is_local(location := resolve(reference)):
+
+    location = resolve(reference)
+    if is_local(location):
         return quick_digest(expand_user(location))
+
     head, _, tail = reference.partition(":")  # "owner/name:FILE"; "judge:REFERENCE", "sentence:FOLDER"
-    repository = head.partition("@")[0]
-    commit = find_cached_commit(repository, parsed.revision)[:12] if parsed.kind == "hub" else ""
-    return commit or (digest_model(tail) if tail else "")
+    if parsed.kind == "hub":
+        commit = find_cached_commit(head.partition("@")[0], parsed.revision)
+        if commit:
+            return commit[:12]
+    return digest_model(tail) if tail else ""
 
 
 def identify(reference: str) -> str:

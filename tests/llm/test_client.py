@@ -10,7 +10,15 @@ from nein.generate.negvqa import Choice
 from nein.metrics.chat.endpoint import Endpoint
 from nein.models import llm
 from nein.models.cached import CachedChat
-from nein.models.llm import CUT_OFF, NONSENSE, WRONG_SCHEMA, AnswerError, instructions, parse, wire_schema
+from nein.models.llm import (
+    CUT_OFF,
+    NONSENSE,
+    WRONG_SCHEMA,
+    AnswerError,
+    make_strict_schema,
+    parse,
+    write_form,
+)
 from tests.loopback import HANG_UP, Reply, say
 
 
@@ -189,8 +197,8 @@ def test_the_schema_for_servers_requires_every_key_and_allows_no_other():
         inner: list[Inner]
         flag: bool = False
 
-    shape = wire_schema(Outer)
+    shape = make_strict_schema(Outer)
     assert shape["required"] == ["flag", "inner"]
     assert shape["additionalProperties"] is False
     assert shape["$defs"]["Inner"]["required"] == ["name"]
-    assert '"sure"' in instructions(Found)
+    assert '"sure"' in write_form(Found)

@@ -1,5 +1,5 @@
-"""Remedies of `nein negvqa --mend` for models that answer multiple-choice questions. They ask the model other
-questions, or more of them, and make its replies from the answers."""
+"""Wraps models that answer multiple-choice questions in remedies (`nein negvqa --mend`), which ask the model
+other questions, or more of them, and make its replies from the answers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from nein.metrics.letters import LETTERS, parse
 from nein.wording.denials import remove_denial
 
 Replies = list[list[Reply]]  # a row per image, a reply per question
-STEPS = "Let's think step by step."
-_THEREFORE = "\nTherefore, the letter of the answer is"
 NOT_TWO = "only of two options can the other be taken"
-NO_PROBABILITIES = "no probabilities of letters, by which a pair could be made consistent"
+
+# --- flip ------------------------------------------------------------------------------------------------
 
 
 def _flip(model: Any, images: Images, questions: Questions, scorings: Sequence[str], wording: str) -> Replies:
@@ -54,21 +53,26 @@ def _swap_options(reply: Reply, question: ChoiceQuestion) -> Reply:
     return replace(reply, text=text, logprobs=logprobs, each=None)
 
 
+# --- consistent ------------------------------------------------------------------------------------------
+
+NO_PROBABILITIES = "no probabilities of letters, by which a pair could be made consistent"
+
+
 def _make_consistent(
     model: Any, images: Images, questions: Questions, scorings: Sequence[str], wording: str
 ) -> Replies:
     """Gives a question and its negation different letters, in the likelier of the two ways."""
-    rows = []
     replies = answer_each(model, images, questions, sorted({*scorings, "logprob"}))
     for row, question_row in zip(replies, questions, strict=True):
-        pairs = zip(row[::2], row[1::2], question_row[::2], strict=True)
-        rows.append([reply for pair in pairs for reply in _make_pair_consistent(*pair, scorings)])
-    return rows
+        for k in range(0, len(row), 2):
+            row[k : k + 2] = _make_pair_consistent(row[k], row[k + 1], question_row[k], scorings)
+    return replies
 
 
 def _make_pair_consistent(
     first: Reply, second: Reply, question: ChoiceQuestion, scorings: Sequence[str]
 ) -> list[Reply]:
+    """Two replies, to the question and its negation."""
     failure = first.error or second.error or ("" if question.options == 2 else NOT_TWO)
     # Log-probabilities of the letters A and B, of each question
     p, q = ([-math.inf if x is None else x for x in reply.logprobs or ()] for reply in (first, second))
@@ -76,13 +80,19 @@ def _make_pair_consistent(
         failure = NO_PROBABILITIES
     if failure:
         return [Reply(error=failure)] * 2
-    joint = (p[0] + q[1], p[1] + q[0])  # of the letters A and B, and of B and A
+    a_then_b, b_then_a = p[0] + q[1], p[1] + q[0]  # joint log-probabilities of the two ways
     replies = []
-    for a, b in (joint, joint[::-1]):
+    for a, b in ((a_then_b, b_then_a), (b_then_a, a_then_b)):  # of A and B, for each question
         letter = "" if a == b else LETTERS[int(b > a)]  # none for a tie
         text = letter if "generated" in scorings else None
         replies.append(Reply(text, (a, b) if "logprob" in scorings else None))
     return replies
+
+
+# --- chain of thought ------------------------------------------------------------------------------------
+
+STEPS = "Let's think step by step."
+_THEREFORE = "\nTherefore, the letter of the answer is"
 
 
 def _think(
@@ -91,25 +101,28 @@ def _think(
     """Asks twice: first for thoughts, then for the letter, with those thoughts in the prompt."""
     first_questions = [[_append_to_prompt(question, STEPS) for question in row] for row in questions]
     thoughts = answer_each(model, images, first_questions, ["generated"])
-    last_questions = [
-        [
-            _append_to_prompt(question, f"{STEPS}\n{thought.text or ''}{_THEREFORE}")
-            for question, thought in zip(*row, strict=True)
-            if not thought.error
-        ]
-        for row in zip(questions, thoughts, strict=True)
-    ]
-    replies = [iter(row) for row in answer_each(model, images, last_questions, scorings)]
-    return [
-        [thought if thought.error else next(row_replies) for thought in row]
-        for row, row_replies in zip(thoughts, replies, strict=True)
-    ]
+    last_questions = []  # to those images and questions that got thoughts
+    for question_row, thought_row in zip(questions, thoughts, strict=True):
+        last_row = []
+        for question, thought in zip(question_row, thought_row, strict=True):
+            if not thought.error:
+                text = f"{STEPS}\n{thought.text or ''}{_THEREFORE}"
+                last_row.append(_append_to_prompt(question, text))
+        last_questions.append(last_row)
+    replies = []
+    answers = answer_each(model, images, last_questions, scorings)
+    for thought_row, answer_row in zip(thoughts, answers, strict=True):
+        remaining = iter(answer_row)
+        replies.append([thought if thought.error else next(remaining) for thought in thought_row])
+    return replies
 
 
 def _append_to_prompt(question: ChoiceQuestion, text: str) -> ChoiceQuestion:
     before, after = question.prompt
     return replace(question, prompt=Prompt(before, f"{after.rstrip()}\n{text}"))
 
+
+# --- all remedies ----------------------------------------------------------------------------------------
 
 #: Name -> its function of (model, images, questions, scorings, wording).
 REMEDIES: dict[str, Callable[[Any, Images, Questions, Sequence[str], str], Replies]] = {

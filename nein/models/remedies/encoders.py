@@ -1,4 +1,4 @@
-"""Remedies for two-tower models (`--mend`): wrappers of a CLIP that encode negated captions differently."""
+"""Wraps CLIP-like models in remedies (`--mend`), which encode negated captions in another way."""
 
 from __future__ import annotations
 
@@ -18,39 +18,38 @@ from nein.wording.families import add_article
 LAMBDA = 0.25  # the best recall on the dev split of the nano world (docs/howto/mend.md)
 CAP = 0.92  # threshold of SpaceVLM: default of its published commands (@ d37fec2)
 #: Remedy -> (maximum, default) of its number; the cheapest first.
-ARMS = {"decompose": (10.0, LAMBDA), "spacevlm": (1.0, CAP)}
-_ARM = re.compile(r"(decompose|spacevlm)(?::(\d+(?:\.\d+)?))?")
+REMEDIES = {"decompose": (10.0, LAMBDA), "spacevlm": (1.0, CAP)}
 
 
-def parse(arm: str) -> tuple[str, float]:
+def parse(remedy: str) -> tuple[str, float]:
     """(name, lambda or threshold) of a remedy. Raises UserError for one that does not exist."""
-    match = _ARM.fullmatch(arm)
-    maximum, default = ARMS[match[1]] if match else (0.0, 0.0)
-    number = float(match[2] or default) if match else -1.0
-    if match is None or number > maximum:
-        raise UserError(
-            f"There is no remedy '{arm}' for two-tower models; --mend takes decompose[:LAMBDA], LAMBDA "
-            f"from 0 to 10 (default {LAMBDA}), and spacevlm[:THRESHOLD], from 0 to 1 (default {CAP})."
-        )
-    return match[1], number
+    if match := re.fullmatch(r"(decompose|spacevlm)(?::(\d+(?:\.\d+)?))?", remedy):
+        maximum, default = REMEDIES[match[1]]
+        number = float(match[2] or default)
+        if number <= maximum:
+            return match[1], number
+    raise UserError(
+        f"There is no remedy '{remedy}' for two-tower models; --mend takes decompose[:LAMBDA], LAMBDA "
+        f"from 0 to 10 (default {LAMBDA}), and spacevlm[:THRESHOLD], from 0 to 1 (default {CAP})."
+    )
 
 
-def add_remedy(model: Any, arm: str) -> _Wrapper:
-    name, number = parse(arm)
+def add_remedy(model: Any, remedy: str) -> _Wrapper:
+    name, number = parse(remedy)
     return Decomposed(model, number) if name == "decompose" else SpaceVlm(model, number)
 
 
 class _Wrapper:
     """A dual encoder that wraps another one and leaves the features of images as they are."""
 
-    def __init__(self, model: Any, about: Json) -> None:
-        self._model, self._about = model, dict(about)
+    def __init__(self, model: Any, facts: Json) -> None:
+        self._model, self._facts = model, facts
         self.width, self.scale, self.bias = model.width, model.scale, model.bias
         self.quick_gelu = model.quick_gelu
-        self.fingerprint = fingerprint({"model": model.fingerprint, **about})
+        self.fingerprint = fingerprint({"model": model.fingerprint, **facts})
 
     def describe(self) -> Json:
-        return {**self._model.describe(), "mended": self._about}
+        return {**self._model.describe(), "mended": self._facts}
 
     def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
         return self._model.encode(images)
@@ -75,28 +74,29 @@ class Decomposed(_Wrapper):
         return np.pad(self._model.encode(images), ((0, 0), (0, 1)))  # (N, width) -> (N, width + 1)
 
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
-        parts = [  # per text: what it affirms, and a caption per denied object
-            (sentence.affirmed, [f"A photo of {add_article(name)}." for name in sentence.absent])
-            for sentence in denials.read(texts)
-        ]
-        captions = list(dict.fromkeys(t for affirmed, denied in parts for t in (affirmed, *denied) if t))
-        encoded = normalise(self._model.encode_text(captions)) if captions else ()  # (C, width)
-        zeros = np.zeros(self._model.width)
+        sentences = denials.read(texts)
+        denied = [[f"A photo of {add_article(name)}." for name in sentence.absent] for sentence in sentences]
+        captions: dict[str, None] = {}  # an ordered set
+        for sentence, names in zip(sentences, denied, strict=True):
+            captions |= dict.fromkeys(caption for caption in (sentence.affirmed, *names) if caption)
+        encoded = normalise(self._model.encode_text([*captions])) if captions else ()  # (C, width)
         features = dict(zip(captions, encoded, strict=True))  # caption -> (width,)
+        zeros = np.zeros(self._model.width)
         differences = []
-        for affirmed, denied in parts:
-            against = np.mean([features[caption] for caption in denied] or [zeros], axis=0)  # (width,)
-            differences.append(features.get(affirmed, zeros) - self.weight * against)
+        for sentence, names in zip(sentences, denied, strict=True):
+            against = np.mean([features[caption] for caption in names] or [zeros], axis=0)  # (width,)
+            differences.append(features.get(sentence.affirmed, zeros) - self.weight * against)
         vectors = np.stack(differences)  # (N, width), no longer than 1 + weight
         squared = (1 + self.weight) ** 2 - (vectors**2).sum(1, keepdims=True)  # (N, 1) of the added dimension
         return np.concatenate([vectors, np.sqrt(squared.clip(0))], axis=1).astype(np.float32)
 
 
 class SpaceVlm(_Wrapper):
-    """SpaceVLM (arXiv:2511.12331) moves a caption away from what it denies. Its affirmed part a and denied
-    part n are each the center of a cap of half-angle arccos(threshold) on the sphere, and the caption becomes
-    the middle of what a's cap has outside n's cap. If nothing is affirmed, a is "A photo of something", as in
-    the published code.
+    """SpaceVLM (arXiv:2511.12331) moves a caption away from what it denies.
+
+    The affirmed part a and the denied part n are each the center of a cap of half-angle arccos(threshold) on
+    the sphere; the caption becomes the middle of that part of a's cap which lies outside n's cap. If nothing
+    is affirmed, a is "A photo of something", as in the published code.
     """
 
     def __init__(self, model: Any, threshold: float) -> None:
@@ -116,8 +116,11 @@ class SpaceVlm(_Wrapper):
 
 
 def rotate_away(a: np.ndarray, n: np.ndarray, threshold: float) -> np.ndarray:
-    """Rotate a (N, D) away from n (N, D), both and the result of length 1: the angle to n becomes
-    arccos(threshold) plus half the old angle. a stays where the caps do not meet, and where a = n or -n."""
+    """Rotate a away from n, (N, D) each; they and the result have length 1.
+
+    The angle to n becomes arccos(threshold) plus half the old angle. a stays if the caps do not meet, and if
+    a = n or a = -n.
+    """
     a, n = a.astype(np.float64), n.astype(np.float64)
     cosine = (a * n).sum(1, keepdims=True).clip(-1, 1)  # (N, 1)
     cap, between = np.arccos(threshold), np.arccos(cosine)  # radians: of a cap, (N, 1) from n to a
