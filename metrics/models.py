@@ -75,7 +75,7 @@ ORIGINS: dict[str, str] = {
 
 def check_reference(path_or_id: str) -> None:
     """Check the reference of a judge or multiple-choice model, offline. Raises MetricError."""
-    check = find_plugin if parse_reference(path_or_id).is_code else endpoint.check
+    check = find_plugin if parse_reference(path_or_id).is_code else endpoint.check_chat
     check(path_or_id)
 
 
@@ -196,7 +196,7 @@ def check_reward(reference: str) -> tuple[str, str]:
     choose("kind of reward", kind, REWARDS)
     model = locate_embedded(model)
     if kind != "editscore" or not expand_user(Path(model, "adapter_config.json")).is_file():
-        endpoint.check(model)
+        endpoint.check_chat(model)
     return kind, model
 
 

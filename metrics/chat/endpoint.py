@@ -1,7 +1,7 @@
-"""Chat models behind an OpenAI-compatible endpoint: vLLM, SGLang, Ollama, hosted services.
+"""Asks chat models behind an OpenAI-compatible endpoint: vLLM, SGLang, Ollama, hosted services.
 
-Reference: `openai:URL#MODEL`, such as `openai:http://localhost:8000/v1#Qwen/Qwen2.5-VL-7B-Instruct`. The API
-key from the environment (`nein.loading.service.KEYS`) appears in requests only.
+A reference is `openai:URL#MODEL`, such as `openai:http://localhost:8000/v1#Qwen/Qwen2.5-VL-7B-Instruct`.
+The API key comes from the environment (`nein.loading.service.KEYS`) and appears in requests only.
 """
 
 from __future__ import annotations
@@ -26,14 +26,12 @@ from nein.metrics.chat import THINKING, Chat, Completion, Message, Sampling, Wor
 
 log = logging.getLogger(__name__)
 
-#: Request for log-probabilities of the 20 likeliest tokens.
+#: Parameters that request log-probabilities of the 20 likeliest tokens.
 LOGPROBS: Mapping[str, Any] = {"logprobs": True, "top_logprobs": 20}
-#: Options that change answers, not only how requests are sent.
-OPTIONS = ("reasoning_effort", "extra_body", "detail", "thinking_tokens")
 
 
 class SilentError(UnavailableError):
-    """The server is silent; unlike the failure of one question, this ends the call."""
+    """The server no longer answers; unlike the failure of one question, this ends the call."""
 
 
 class Endpoint(Chat):
@@ -43,7 +41,7 @@ class Endpoint(Chat):
     extra_body        Further fields of every request.
     detail            "low", "high", ...: resolution at which images are read.
     thinking_tokens   Tokens allowed on top of an answer's limit.
-    more              Options of `Service`.
+    service           Options of `Service`.
 
     A parameter that the model refuses is renamed or omitted in later requests (`adapted`). After
     `2 * concurrency + 4` unanswered requests in a row every call raises SilentError. Probabilities are those
@@ -51,13 +49,21 @@ class Endpoint(Chat):
     """
 
     def __init__(
-        self, url: str, model: str, *, detail: str = "", thinking_tokens: int = 0, **more: Any
+        self,
+        url: str,
+        model: str,
+        *,
+        reasoning_effort: str | None = None,
+        extra_body: Mapping[str, Any] | None = None,
+        detail: str = "",
+        thinking_tokens: int = 0,
+        **service: Any,
     ) -> None:
         if thinking_tokens < 0:
             raise MetricError(f"thinking_tokens is {thinking_tokens}; it must be at least 0.")
-        options = {name: more.pop(name, None) for name in OPTIONS[:2]}
+        options = {"reasoning_effort": reasoning_effort, "extra_body": extra_body}
         self._options: dict[str, Any] = {name: value for name, value in options.items() if value}
-        self.service = Service(url, model, **more)
+        self.service = Service(url, model, **service)
         self.model, self.concurrent = model, self.service.concurrency
         self.detail, self._thinking = detail, thinking_tokens
         #: Refused parameter -> its other name, or "" if it is omitted.
@@ -69,27 +75,27 @@ class Endpoint(Chat):
         self._end: SilentError | None = None
 
     def describe(self) -> Json:
-        """Settings; fingerprints ignore `reference` (the address) and `adapted`."""
-        more = {"detail": self.detail, "thinking_tokens": self._thinking, "adapted": dict(self.adapted)}
-        about = {"class": type(self).__name__, "reference": self.service.address, "model": self.model}
-        return {**about, **self._options, **{key: value for key, value in more.items() if value}}
+        """Description of the settings; fingerprints ignore `reference` (the address) and `adapted`."""
+        settings = {"detail": self.detail, "thinking_tokens": self._thinking, "adapted": dict(self.adapted)}
+        model = {"class": type(self).__name__, "reference": self.service.address, "model": self.model}
+        return {**model, **self._options, **{key: value for key, value in settings.items() if value}}
 
     def usage(self) -> Json:
-        """Usage of the `Service`, answers by model version, and `adapted`."""
-        more = {"versions": dict(self._versions), "adapted": dict(self.adapted)}
-        return {**self.service.usage(), **{key: value for key, value in more.items() if value}}
+        """Usage of the `Service`, number of answers by model version, and `adapted`."""
+        facts = {"versions": dict(self._versions), "adapted": dict(self.adapted)}
+        return {**self.service.usage(), **{key: value for key, value in facts.items() if value}}
 
     def stop(self) -> None:
         self.service.stop()
 
     def stream(self, messages: Sequence[Message], sampling: Sampling) -> Iterator[tuple[int, Completion]]:
         images = {id(image): image for message in messages for image in message.images}
-        parts = {key: self._encode_image(image) for key, image in images.items()}  # each is encoded once
+        encoded = {key: self._encode_image(image) for key, image in images.items()}  # each once
 
         def answer(index: int) -> Completion:
             self._raise_silence()
             try:
-                completion = self._chat(messages[index], parts, sampling)
+                completion = self._complete(messages[index], encoded, sampling)
             except NoAnswer as error:
                 completion = Completion(error=error)
             with self._counting:
@@ -111,39 +117,35 @@ class Endpoint(Chat):
     def _encode_image(self, image: np.ndarray) -> dict[str, Any]:
         """Message part for an image (H, W, 3) uint8: a lossless PNG."""
         url = f"data:image/png;base64,{base64.b64encode(encode_png(image)).decode()}"
-        more = {"detail": self.detail} if self.detail else {}
-        return {"type": "image_url", "image_url": {"url": url, **more}}
+        detail = {"detail": self.detail} if self.detail else {}
+        return {"type": "image_url", "image_url": {"url": url, **detail}}
 
-    def _chat(self, message: Message, images: Mapping[int, Any], sampling: Sampling) -> Completion:
+    def _complete(self, message: Message, images: Mapping[int, Any], sampling: Sampling) -> Completion:
         """Send a message; when the server refuses a parameter, adapt and send again.
 
-        A parameter refused by name is omitted in later requests too. If the refusal names none, the request
-        is sent without the first of `optional`, then without the first two, and so on.
+        A parameter that the refusal names is omitted in later requests too. If it names none, the request is
+        sent without the first of the optional parameters, then without the first two, and so on.
         """
-        content: Any = [
-            {"type": "text", "text": p} if isinstance(p, str) else images[id(p)] for p in message.parts
-        ]
-        if len(content) == 1 and not message.images:  # text alone: a plain string
-            content = message.parts[0]
-        body: dict[str, Any] = {"model": self.model, "messages": [{"role": "user", "content": content}]}
-        body["max_tokens"] = sampling.max_tokens + self._thinking
-        body |= {key: value for key, value in self._options.items() if key != "extra_body"}
-        optional: list[Mapping[str, Any]] = []
+        body = self._write_body(message, images, sampling)
+        needed: list[Mapping[str, Any]] = [{"temperature": sampling.temperature}]
+        if sampling.top_p is not None:
+            needed.append({"top_p": sampling.top_p})
+        optional: list[Mapping[str, Any]] = []  # in the order of omission
         if sampling.form is not None:
             optional.append({"response_format": {"type": "json_schema", "json_schema": sampling.form}})
         if sampling.top is not None:
             optional.append(LOGPROBS)
         if message.seed is not None:
             optional.append({"seed": message.seed % 2**31})  # the smallest range among servers
-        drawing = [{"temperature": sampling.temperature}]
-        drawing += [{"top_p": sampling.top_p}] if sampling.top_p is not None else []
-        dropped = 0  # how many of `optional` are tentatively omitted
+
+        omitted = 0  # number of optional parameters that are omitted on trial
         while True:  # ends: every refusal omits one more parameter, or is raised
-            parts_sent = [part for part in (*drawing, *optional) if not self.adapted.keys() & part.keys()]
-            droppable = [part for part in parts_sent if part in optional]
+            known = [part for part in (*needed, *optional) if not self.adapted.keys() & part.keys()]
+            droppable = [part for part in known if part in optional]
+            on_trial = droppable[:omitted]
             request = {self.adapted.get(key, key): value for key, value in body.items()}
-            for part in parts_sent:
-                request |= part if part not in droppable[:dropped] else {}
+            for part in known:
+                request |= {} if part in on_trial else part
             request |= self._options.get("extra_body", {})
             try:
                 reply = self.service.send("/chat/completions", request)
@@ -151,22 +153,35 @@ class Endpoint(Chat):
             except NoAnswer as error:
                 if not error.of_a_part:
                     raise
-                part_of = {key: part for part in reversed(parts_sent) for key in part}
-                named = [
-                    key for key in error.named_parts if key in request and key in {"max_tokens", *part_of}
-                ]
+                changes = {"max_tokens": {"max_tokens": "max_completion_tokens"}}  # refused key -> `adapted`
+                for part in known:
+                    for key in part:
+                        changes[key] = dict.fromkeys(part, "")
+                named = [key for key in error.named_parts if key in request and key in changes]
                 if named:
-                    other = {"max_tokens": "max_completion_tokens"}
-                    self._adapt(dict.fromkeys(part_of[named[0]], "") if named[0] in part_of else other)
-                    dropped = 0
-                elif (dropped := dropped + 1) > len(droppable):
+                    self._adapt(changes[named[0]])
+                    omitted = 0
+                elif omitted < len(droppable):
+                    omitted += 1
+                else:
                     raise
                 continue
-            self._adapt({key: "" for part in droppable[:dropped] for key in part})
+            self._adapt({key: "" for part in on_trial for key in part})
             return completion
 
+    def _write_body(self, message: Message, images: Mapping[int, Any], sampling: Sampling) -> Json:
+        """Fields that every request has. images: id of an image -> its encoded part."""
+        content: Any = [
+            {"type": "text", "text": p} if isinstance(p, str) else images[id(p)] for p in message.parts
+        ]
+        if len(content) == 1 and not message.images:  # text alone: a plain string
+            content = message.parts[0]
+        body: Json = {"model": self.model, "messages": [{"role": "user", "content": content}]}
+        body["max_tokens"] = sampling.max_tokens + self._thinking
+        return body | {key: value for key, value in self._options.items() if key != "extra_body"}
+
     def _adapt(self, new: Mapping[str, str]) -> None:
-        """Omit or rename parameters in later requests; warns once."""
+        """Omit or rename parameters in later requests; warn once."""
         if not new.items() <= self.adapted.items():  # another thread may have been first
             changes = ", ".join(f"{key} as {value}" if value else f"no {key}" for key, value in new.items())
             log.warning("%s refuses some parameters; from now on it gets %s.", self.model, changes)
@@ -174,31 +189,34 @@ class Endpoint(Chat):
 
     def _read(self, reply: Any, top: Words | None) -> Completion:
         """Completion of a reply in OpenAI's format. Raises NoAnswer."""
-        # ------------------------------------------------------------------------------------------- fields
+        # Fields of the reply.
         try:
             choice = reply["choices"][0]
             message = choice["message"]
             text, finish = message.get("content") or "", choice.get("finish_reason")
-            entries = (choice.get("logprobs") or {}).get("content") or []
             thoughts = str(message.get("reasoning") or message.get("reasoning_content") or "")
-            # After thoughts the first token is not that of the answer.
-            thinks = thoughts or strip_thoughts(text) != text
-            likely = entries[0].get("top_logprobs") or [] if entries and not thinks else []
-            first = [(str(candidate["token"]), candidate["logprob"]) for candidate in likely]
-            used = count_tokens(reply.get("usage"))
+            answer = strip_thoughts(text)
+            # Likeliest first tokens; after thoughts these are not the answer's.
+            first: list[tuple[str, Any]] = []  # (token, log-probability)
+            entries = (choice.get("logprobs") or {}).get("content") or []
+            if entries and not thoughts and answer == text:
+                candidates = entries[0].get("top_logprobs") or []
+                first = [(str(candidate["token"]), candidate["logprob"]) for candidate in candidates]
+            used = tokens(reply.get("usage"))
             count = (reply.get("usage") or {}).get("completion_tokens")
             version = " ".join(str(reply.get(key) or "") for key in ("model", "system_fingerprint")).strip()
-            failed = (
-                reply.get("error") or choice.get("error") or (finish == "error" and "finish_reason: error")
-            )
+            failure = reply.get("error") or choice.get("error")
+            if not failure and finish == "error":
+                failure = "finish_reason: error"
         except (KeyError, IndexError, TypeError, AttributeError):
             quote = self.service.quote(str(reply))
             raise NoAnswer(
                 f"the reply has no choices; the URL is not a chat-completions endpoint: {quote}"
             ) from None
-        # ---------------------------------------------------------------------------- refusals and failures
-        if failed:  # with HTTP status 200
-            raise NoAnswer(f"the reply is an error: {self.service.quote(str(failed))}", SERVER)
+
+        # Refusals and failures, with HTTP status 200.
+        if failure:
+            raise NoAnswer(f"the reply is an error: {self.service.quote(str(failure))}", SERVER)
         if finish == "content_filter":
             raise NoAnswer("the endpoint's content filter withheld the answer", WITHHELD)
         if not text and message.get("refusal"):
@@ -207,16 +225,18 @@ class Endpoint(Chat):
             raise NoAnswer("the model called a tool instead of answering")
         with self._counting:
             self._versions.update([version] if version else ())
-        # --------------------------------------------------------------------------- answer without thoughts
-        finished, answer, error = finish != "length", strip_thoughts(text), None
-        thought = thoughts or used.get("reasoning_tokens")
-        if answer is None or (thought and not finished and not answer.strip()):
+
+        # Answer without thoughts.
+        finished, error = finish != "length", None
+        has_thought = thoughts or used.get("reasoning_tokens")
+        if answer is None or (has_thought and not finished and not answer.strip()):
             advice = "disable thinking, or allow more thinking tokens"
             error = NoAnswer(f"the token limit ended within the model's thoughts; {advice}", THINKING)
         # A truncated answer can end with half a surrogate pair, which UTF-8 cannot store.
         answer = self.service.hide_key((answer or "").encode("utf-8", "replace").decode()).strip()
-        # ------------------------------------------------------------------------------------- probabilities
-        invalid = not all(isinstance(value, (int, float)) and value < 0.01 for _, value in first)  # or NaN
+
+        # Probabilities. A logarithm is at most 0, apart from rounding; NaN fails the comparison.
+        invalid = not all(isinstance(value, (int, float)) and value < 0.01 for _, value in first)
         if top is not None and (invalid or not entries) and not self._warned:
             self._warned = True
             problem = "invalid log-probabilities" if invalid else "no log-probabilities"
@@ -227,7 +247,7 @@ class Endpoint(Chat):
 
 
 def _sum_by_word(first: Sequence[tuple[str, float]], top: Words) -> dict[str, float | None]:
-    """Probability per word, from (token, log-probability) of the likeliest first tokens."""
+    """Word -> probability (or logarithm) from (token, log-probability) of the likeliest first tokens."""
     total = dict.fromkeys(top.words, 0.0)
     for token, logprob in first:
         word = token.strip().lower() if top.any_case else token.strip()
@@ -242,7 +262,7 @@ def _sum_by_word(first: Sequence[tuple[str, float]], top: Words) -> dict[str, fl
 
 
 def split_endpoint(reference: str) -> tuple[str, str]:
-    """(URL, model) of `openai:URL#MODEL`. Raises MetricError."""
+    """Split `openai:URL#MODEL` into (URL, model). Raises MetricError."""
     parsed = parse_reference(reference)
     if parsed.kind != "served" or not parsed.url or not parsed.name:
         raise MetricError(
@@ -252,8 +272,9 @@ def split_endpoint(reference: str) -> tuple[str, str]:
     return parsed.url, parsed.name
 
 
-def check(reference: str) -> None:
-    """Check the reference of an image-text model; no loading, no request. Raises MetricError."""
+def check_chat(reference: str) -> None:
+    """Check the reference of an image-text model, served or local; no loading, no request. Raises
+    MetricError."""
     if is_served(reference):
         split_endpoint(reference)
     else:
@@ -263,9 +284,10 @@ def check(reference: str) -> None:
 
 
 def check_options(reference: str, names: Iterable[str]) -> None:
-    """Raises MetricError for options that the model does not have; a local model has `device_map` alone."""
-    hidden = ("url", "model", "key", "spending")
-    allowed = [*OPTIONS, *(name for name in inspect.signature(Service).parameters if name not in hidden)]
+    """Raise MetricError for options that the model does not have; a local model has only `device_map`."""
+    parameters = [*inspect.signature(Endpoint).parameters, *inspect.signature(Service).parameters]
+    hidden = ("url", "model", "key", "spending", "service")
+    allowed = [name for name in parameters if name not in hidden]
     for name in names:
         if name == "device_map" and ":" not in reference:
             continue
@@ -274,11 +296,13 @@ def check_options(reference: str, names: Iterable[str]) -> None:
         choose(f"option of '{reference}'", name, allowed)
 
 
-def connect(reference: str, *, device: str = "", dtype: str = "", **sending: Any) -> Endpoint:
-    """Endpoint of `openai:URL#MODEL`, checked with a request. Raises MetricError. device, dtype: ignored;
-    sending: options of `Endpoint`."""
+def connect(reference: str, *, device: str = "", dtype: str = "", **options: Any) -> Endpoint:
+    """Open the endpoint `openai:URL#MODEL` and check it with a request. Raises MetricError.
+
+    device, dtype  Ignored: accepted so that served and local models load by the same call.
+    """
     url, model = split_endpoint(reference)
-    check_options(reference, [name for name in sending if name != "spending"])
-    connected = Endpoint(url, model, **sending)
-    connected.service.check()
-    return connected
+    check_options(reference, [name for name in options if name != "spending"])
+    endpoint = Endpoint(url, model, **options)
+    endpoint.service.check()
+    return endpoint

@@ -142,7 +142,7 @@ def check(reference: str) -> None:
     """Raises MetricError for an impossible model; loads nothing."""
     from nein.metrics.chat import endpoint
 
-    endpoint.check(reference)
+    endpoint.check_chat(reference)
 
 
 def load(options: LlmOptions, *, services: Services | None, device: str = "cpu") -> Client:
