@@ -1,4 +1,7 @@
-"""Base of models that ask a chat, and the VQA judge on any chat model."""
+"""Models that ask a chat about images: their base class `ChatModel`, and the VQA judge `ChatJudge`.
+
+`open_chat` opens the chat they ask, served or local.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,8 @@ from nein.metrics.judges.base import Answer, check_batch
 def open_chat(path_or_id: str, *, batch_size: int = 1, bare: Sequence[str] = (), **options: Any) -> Chat:
     """Open a served or local image-text model. Raises MetricError.
 
-    batch_size, bare  Of a local model (`chat.local`).
-    options           device and dtype; for a served model the options of `Endpoint`.
+    batch_size, bare  For a local model: see `LocalChat` and `chat.local.load_chat`.
+    options           `device` and `dtype`; for a served model the options of `Endpoint`.
     """
     if is_served(path_or_id):
         return endpoint.connect(path_or_id, **options)
@@ -26,11 +29,11 @@ def open_chat(path_or_id: str, *, batch_size: int = 1, bare: Sequence[str] = (),
 
 
 class ChatModel(Described):
-    """Model that asks a chat for greedy answers of at most `max_new_tokens` tokens."""
+    """Base of models that ask a chat for greedy answers of at most `max_new_tokens` tokens."""
 
-    kind = ""  # in fingerprints
-    tokens = 10  # default of max_new_tokens
-    defaults: ClassVar[Mapping[str, Any]] = {}  # options of `open_chat`
+    kind = ""  # in `describe()`
+    tokens = 10  # default of `max_new_tokens`
+    defaults: ClassVar[Mapping[str, Any]] = {}  # options of `open_chat`, unless given
 
     def __init__(self, chat: Chat, *, max_new_tokens: int = 0) -> None:
         self.chat, self.max_new_tokens = chat, max_new_tokens or self.tokens
@@ -46,20 +49,20 @@ class ChatModel(Described):
 
 
 def list_cells(rows: Sequence[Sequence[Any]]) -> list[tuple[int, int]]:
-    """(row, column) of every cell, column by column: first questions of all images come first."""
+    """List (row, column) of every cell, column by column: the first questions of all images come first."""
     longest = max(map(len, rows), default=0)
     return [(i, k) for k in range(longest) for i, row in enumerate(rows) if k < len(row)]
 
 
 class ChatJudge(ChatModel):
     """Judge "vqa" on a chat model. P(yes) and P(no) are those of the first token; for a served model they are
-    lower bounds. An unanswered question raises for the whole call."""
+    lower bounds, from its 20 likeliest tokens. One unanswered question fails the whole call."""
 
     kind = "vqa"
     template = "question"
 
     def ask(self, images: Images, questions: Texts) -> list[list[Answer]]:
-        """Answers to `questions[i]` about `images[i]`, (H, W, 3) uint8. Raises the model's error."""
+        """Answer `questions[i]` about `images[i]`, (H, W, 3) uint8. Raises the model's error."""
         check_batch(images, questions, "questions")
         cells = list_cells(questions)
         messages = [Message((images[i], questions[i][k])) for i, k in cells]
@@ -70,6 +73,6 @@ class ChatJudge(ChatModel):
                 raise reply.error
             if (text := strip_thoughts(reply.text)) is None:
                 raise ValueError("the token limit ended within the model's thoughts")
-            p = reply.probabilities or {}
+            p = reply.probabilities or {}  # "yes" and "no" -> probability
             answers[cell] = Answer(text.strip(), reply.tokens or 0, p.get("yes"), p.get("no"), reply.version)
         return [[answers[i, k] for k in range(len(row))] for i, row in enumerate(questions)]

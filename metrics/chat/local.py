@@ -1,8 +1,12 @@
-"""Loads and runs chat models of transformers, for text or for text and images; one user turn per message."""
+"""Loads and runs chat models of transformers, for text alone or for text and images (`LocalChat`).
+
+One message is one user turn. Shapes: N messages of a batch, V tokens of the vocabulary.
+"""
 
 from __future__ import annotations
 
 import inspect
+import re
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,13 +23,11 @@ from nein.metrics.base import MetricError, group_by
 from nein.metrics.chat import Chat, Completion, Message, Sampling, Words, strip_thoughts
 from nein.metrics.letters import LETTERS
 
-_TEMPLATE_ERRORS = (TypeError, ValueError, KeyError, RuntimeError, jinja2.TemplateError)
-
 
 class LocalChat(Chat):
     """Causal language model with its tokenizer, or image-text model with its processor.
 
-    batch_size  Messages per forward pass, with images of one size, padded on the left, which can change an
+    batch_size  Messages per forward pass, with images of equal sizes, padded on the left, which can change an
                 answer. Sampled answers, and models without a padding token, take one message per pass.
     """
 
@@ -35,19 +37,19 @@ class LocalChat(Chat):
         self._takes_images = self._tokenizer is not processor
         self._tokenizer.padding_side = "left"
         self.batch_size = batch_size if self._tokenizer.pad_token is not None else 1
-        self.templated = bool(getattr(processor, "chat_template", None))
-        self.keeps_order = self._takes_images and self.templated and _template_keeps_order(processor)
+        self._has_template = bool(getattr(processor, "chat_template", None))
+        self.keeps_order = self._takes_images and self._has_template and _template_keeps_order(processor)
         self.parameters = sum(p.numel() for p in model.parameters())
         self._lock = threading.Lock()  # fast tokenizers keep state between calls
         self._sampling_lock = threading.Lock()  # torch samples with its global generator
-        self._word_tokens: dict[Words, dict[str, list[int]]] = {}
+        self._word_tokens: dict[Words, dict[str, list[int]]] = {}  # words -> word -> ids of its first tokens
         eos = model.generation_config.eos_token_id
         eos = self._tokenizer.eos_token_id if eos is None else eos
         ends = eos if isinstance(eos, (list, tuple)) else [eos]
-        self._eos = {int(token) for token in ends if token is not None}
+        self._eos = {int(token) for token in ends if token is not None}  # ids that end an answer
 
     def describe(self) -> Json:
-        template = "the model's chat template" if self.templated else "the words alone (InstructBLIP)"
+        template = "the model's chat template" if self._has_template else "the words alone (InstructBLIP)"
         return {
             **loading.model_fields("chat", self.model, self.source),
             "library": loading.library(),
@@ -58,16 +60,16 @@ class LocalChat(Chat):
     def stream(self, messages: Sequence[Message], sampling: Sampling) -> Iterator[tuple[int, Completion]]:
         size = self.batch_size if sampling.temperature == 0 else 1
         shapes = [tuple(image.shape for image in message.images) for message in messages]
+
+        def complete_part(indices: Sequence[int]) -> list[Completion]:
+            return self._complete_batch([messages[index] for index in indices], sampling)
+
         for group in group_by(range(len(messages)), lambda index: shapes[index], size):
-            completions = isolate(
-                lambda part: self._complete_batch([messages[index] for index in part], sampling),
-                group,
-                lambda error: Completion(error=error),
-            )
+            completions = isolate(complete_part, group, lambda error: Completion(error=error))
             yield from zip(group, completions, strict=True)
 
     def _complete_batch(self, messages: Sequence[Message], sampling: Sampling) -> list[Completion]:
-        """Completions of one forward pass."""
+        """Complete messages in one forward pass."""
         inputs, words = self._encode_messages(messages), sampling.top
         if sampling.temperature > 0:
             devices = [self.model.device] if self.model.device.type == "cuda" else []
@@ -78,22 +80,24 @@ class LocalChat(Chat):
                 answers, scores = self.generate(inputs, sampling.max_tokens, **options)
         else:
             answers, scores = self.generate(inputs, sampling.max_tokens)
-        if words is not None:  # (N, V) logits -> probabilities of each answer's first token, or logarithms
+        if words is not None:  # logits (N, V) => probabilities of each answer's first token, or logarithms
             scores = scores.log_softmax(-1) if words.logs else scores.softmax(-1)
         completions = []
         for index, ids in enumerate(answers):
             text = self.decode_ids(ids)
             probabilities = None
-            if words is not None and strip_thoughts(text) == text:  # the first token is no thought's
+            if words is not None and strip_thoughts(text) == text:  # the first token is the answer's
                 probabilities = self._sum_by_word(scores[index], words)
-            completions.append(Completion(text, probabilities, len(ids), len(ids) < sampling.max_tokens))
+            finished = len(ids) < sampling.max_tokens
+            completions.append(Completion(text, probabilities, tokens=len(ids), finished=finished))
         return completions
 
     def generate(
         self, inputs: Mapping[str, Any], tokens: int, **sampling: Any
     ) -> tuple[list[list[int]], torch.Tensor]:
-        """(token ids up to the end of each answer, logits (N, V) float32 of the first step, empty for a text
-        model). Greedy unless `sampling` says otherwise. Raises ValueError for a prompt that is too long."""
+        """Generate at most `tokens` tokens: (ids of each answer up to its end, logits (N, V) float32 of the
+        first step, empty for a text model). Greedy unless `sampling` has other options of `generate`. Raises
+        ValueError for a prompt that is too long."""
         options: dict[str, Any] = {"do_sample": False, **sampling, "num_beams": 1, "max_new_tokens": tokens}
         with loading.exact():
             inputs = loading.move_inputs(self.model, inputs)
@@ -118,19 +122,25 @@ class LocalChat(Chat):
         """Inputs of `generate`; several messages are padded on the left."""
         from PIL import Image
 
-        batch: Json = {"return_tensors": "pt", **({"padding": True} if len(messages) > 1 else {})}
+        batch: Json = {"return_tensors": "pt"}
+        if len(messages) > 1:
+            batch["padding"] = True
         texts = ["".join(part for part in message.parts if isinstance(part, str)) for message in messages]
-        if not self.templated:
+        if not self._has_template:
             images = [Image.fromarray(image) for message in messages for image in message.images]
             with self._lock:
                 return dict(self.processor(images=images, text=texts, **batch))
         turns: list[Any] = []
         for message, text in zip(messages, texts, strict=True):
-            content: list[Any] = []
-            for part in message.parts if self._takes_images else ():
-                image = None if isinstance(part, str) else Image.fromarray(part)
-                content.append({"type": "image", "image": image} if image else {"type": "text", "text": part})
-            turns.append([{"role": "user", "content": content if self._takes_images else text}])
+            content: Any = text
+            if self._takes_images:
+                content = [
+                    {"type": "text", "text": part}
+                    if isinstance(part, str)
+                    else {"type": "image", "image": Image.fromarray(part)}
+                    for part in message.parts
+                ]
+            turns.append([{"role": "user", "content": content}])
         options: Json = {"add_generation_prompt": True, "tokenize": True, "return_dict": True}
         # Newer versions of transformers take the processor's arguments in one dictionary.
         takes_kwargs = "processor_kwargs" in inspect.signature(self.processor.apply_chat_template).parameters
@@ -144,45 +154,46 @@ class LocalChat(Chat):
             return self._tokenizer.decode(ids, skip_special_tokens=True).strip()
 
     def _sum_by_word(self, scores: torch.Tensor, words: Words) -> dict[str, float | None]:
-        """Word -> its probability (or logarithm): scores (V,), summed over the tokens that may begin the
-        word; None where no token does."""
+        """Word -> its probability (or logarithm): `scores` (V,) summed over the tokens that may begin the
+        word; None if no token does."""
         if words not in self._word_tokens:
-            self._word_tokens[words] = (yes_no_tokens if words.any_case else letter_tokens)(self._tokenizer)
+            find_tokens = yes_no_tokens if words.any_case else letter_tokens
+            self._word_tokens[words] = find_tokens(self._tokenizer)
         by_word = {}
         for word in words.words:
-            values = scores[self._word_tokens[words][word]]  # (tokens,)
+            values = scores[self._word_tokens[words][word]]  # (number of tokens,)
             total = values.logsumexp(0) if words.logs else values.sum()
             by_word[word] = float(total) if len(values) else None
         return by_word
 
 
-def first_tokens(tokenizer: Any, words: Sequence[str]) -> set[int]:
-    """First token id of every word, except the unknown token."""
-    firsts = {tuple(tokenizer(word, add_special_tokens=False)["input_ids"][:1]) for word in words}
-    return {ids[0] for ids in firsts if ids and ids[0] != tokenizer.unk_token_id}
-
-
+# --- tokens that begin an answer -----------------------------------------------------------
 def yes_no_tokens(tokenizer: Any) -> dict[str, list[int]]:
-    """Ids of tokens that begin one of the answers "yes" and "no", in any case, and not the other."""
-    yes, no = (
-        first_tokens(tokenizer, [f"{gap}{form}" for gap in ("", " ") for form in forms])
-        for forms in (("yes", "Yes", "YES"), ("no", "No", "NO"))
-    )
+    """Map "yes" and "no" to the ids of tokens that begin this answer, in any case, and not the other."""
+    yes = _first_tokens(tokenizer, ("yes", "Yes", "YES", " yes", " Yes", " YES"))
+    no = _first_tokens(tokenizer, ("no", "No", "NO", " no", " No", " NO"))
     return {"yes": sorted(yes - no), "no": sorted(no - yes)}
 
 
 def letter_tokens(tokenizer: Any) -> dict[str, list[int]]:
-    """Letter -> ids of tokens that begin its answer, and that of no other letter."""
+    """Letter -> ids of the tokens that begin this answer, and that of no other letter."""
     tokens_of = {}
     for letter in LETTERS:
-        # With the marks by which vocabularies write a space before a word
-        pieces = [tokenizer.convert_tokens_to_ids(f"{gap}{letter}") for gap in ("", "▁", "Ġ")]
+        # Alone, and with the marks by which vocabularies write a space before a word.
+        pieces = [tokenizer.convert_tokens_to_ids(f"{mark}{letter}") for mark in ("", "▁", "Ġ")]
         in_vocabulary = {token for token in pieces if token not in (None, tokenizer.unk_token_id)}
-        tokens_of[letter] = first_tokens(tokenizer, (letter, f" {letter}")) | in_vocabulary
+        tokens_of[letter] = _first_tokens(tokenizer, (letter, f" {letter}")) | in_vocabulary
     counts = Counter(token for ids in tokens_of.values() for token in ids)
     return {letter: sorted(token for token in ids if counts[token] == 1) for letter, ids in tokens_of.items()}
 
 
+def _first_tokens(tokenizer: Any, words: Sequence[str]) -> set[int]:
+    """Id of the first token of every word, except the unknown token."""
+    firsts = {tuple(tokenizer(word, add_special_tokens=False)["input_ids"][:1]) for word in words}
+    return {ids[0] for ids in firsts if ids and ids[0] != tokenizer.unk_token_id}
+
+
+# --- chat templates ------------------------------------------------------------------------
 def _template_keeps_order(processor: Any) -> bool:
     """Whether the chat template keeps an image between two texts."""
     parts = [{"type": "text", "text": "<1>"}, {"type": "image"}, {"type": "text", "text": "<2>"}]
@@ -190,15 +201,16 @@ def _template_keeps_order(processor: Any) -> bool:
         prompt = render_prompt(processor, parts)
     except MetricError:  # the template takes one text only
         return False
-    return "<1>" in prompt and "<2>" in prompt and bool(prompt.split("<1>")[1].split("<2>")[0].strip())
+    between = re.search("<1>(.*?)<2>", prompt, re.DOTALL)  # the image's placeholder
+    return between is not None and between[1].strip() != ""
 
 
 def render_prompt(processor: Any, content: Any) -> str:
-    """Prompt of one user turn by the chat template. Raises MetricError if it fails."""
+    """Prompt of one user turn by the chat template. Raises MetricError if the template fails."""
     try:
         turn = [{"role": "user", "content": content}]
         return str(processor.apply_chat_template(turn, add_generation_prompt=True, tokenize=False))
-    except _TEMPLATE_ERRORS as error:
+    except (TypeError, ValueError, KeyError, RuntimeError, jinja2.TemplateError) as error:
         raise MetricError(f"The chat template fails: {first_line(error)}") from error
 
 
@@ -210,12 +222,15 @@ def _check_template(processor: Any, path_or_id: str) -> None:
         )
 
 
+# --- loading -------------------------------------------------------------------------------
 def load_chat(
     path_or_id: str, *, bare: Sequence[str] = (), **options: Any
 ) -> tuple[Any, Any, loading.Source]:
-    """Load (model, processor, source) of an image-text-to-text checkpoint. bare: model types that may lack a
-    chat template; their prompt is the text alone. Raises MetricError, also for a chat template that does not
-    take an image and a question."""
+    """Load (model, processor, source) of an image-text-to-text checkpoint. Raises MetricError, also for a
+    chat template that does not take an image and a question.
+
+    bare  Model types that may lack a chat template; their prompt is the text alone.
+    """
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     model, source = loading.load_model(AutoModelForImageTextToText, path_or_id, **options)
