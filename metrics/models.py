@@ -1,5 +1,8 @@
-"""Loads the models of metrics by reference: encoders of images, judges, multiple-choice models, rewards, and
-duals (an encoder for images and one for sentences). The tables name the loader of each form of reference.
+"""Loads the models of metrics by reference: image encoders, judges, multiple-choice models, rewards, duals.
+
+A *reference* names a checkpoint (folder, hub id), a served model, a plug-in or Python code
+(`nein.loading.references`). The tables, one above each function that reads it, name the loaders as
+"module:function". At the end: what a model downloads.
 """
 
 from __future__ import annotations
@@ -25,11 +28,7 @@ from nein.loading.references import (
 from nein.metrics.base import MetricError
 from nein.metrics.chat import endpoint
 
-#: Entry-point group of other packages' judges, `plugin:NAME`: a judge (`metrics.judges.base`), or a function
-#: `load(kind=..., device=..., dtype=..., **options)` that makes one.
-GROUP = "nein.judges"
-#: Kind of judge -> the method that it must have.
-METHODS = {"vqa": "ask", "ovd": "detect", "itm": "match"}
+# --- encoders ------------------------------------------------------------------------------
 
 #: Kind of encoder -> loader.
 ENCODERS: dict[str, str] = {
@@ -38,45 +37,6 @@ ENCODERS: dict[str, str] = {
     "lpips": "nein.metrics.encoders:load_lpips",
     "fid": "nein.metrics.encoders:load_fid",
 }
-#: Kind -> checkpoint type (`model_type` of its config.json) -> loader; "": any other type.
-JUDGES: dict[str, dict[str, str]] = {
-    "vqa": {"llava_next": "nein.metrics.judges.llava:load", "": "nein.metrics.chat.asking:ChatJudge.load"},
-    "ovd": {"owlv2": "nein.metrics.judges.detectors:load_owlv2", "": "nein.metrics.judges.detectors:load"},
-    "itm": {"": "nein.metrics.judges.blip:load"},
-}
-#: Options of judges that are handed only to a loader with such a parameter.
-_OPTIONAL = ("quantization", "pad", "backend")
-#: Kind of reference (`Reference.kind`) -> loader of judges that have no checkpoint to read.
-REFERENCES: dict[str, str] = {
-    "plugin": "nein.metrics.models:load_plugin",
-    "attribute": "nein.metrics.models:load_plugin",
-    "served": "nein.metrics.chat.asking:ChatJudge.load",
-}
-#: Prefix of a dual's reference -> loader. No prefix: a folder or hub id of transformers, or a folder in
-#: open_clip's layout.
-DUALS: dict[str, str] = {
-    "open_clip": "nein.metrics.dual.openclip:load",
-    "random": "nein.metrics.dual:load_control",
-    "constant": "nein.metrics.dual:load_control",
-    "sentence": "nein.metrics.encoders:load_sentences",  # encodes sentences only
-}
-#: Prefix of a reward (a judge of whole edits) -> loader.
-REWARDS: dict[str, str] = {
-    "editscore": "nein.metrics.rewards:load_editscore",
-    "pairwise": "nein.metrics.rewards:load_pairwise",
-}
-#: Kind of encoder, or prefix of a dual -> function that lists its downloads. Others download one repository.
-ORIGINS: dict[str, str] = {
-    "lpips": "nein.metrics.encoders:lpips_origins",
-    "fid": "nein.metrics.encoders:fid_origins",
-    "open_clip": "nein.metrics.dual.openclip:origins",
-}
-
-
-def check_reference(path_or_id: str) -> None:
-    """Check the reference of a judge or multiple-choice model, offline. Raises MetricError."""
-    check = find_plugin if parse_reference(path_or_id).is_code else endpoint.check_chat
-    check(path_or_id)
 
 
 def load_encoder(
@@ -95,6 +55,24 @@ def load_encoder(
     return load(locate_embedded(path_or_id), device=device, dtype=dtype, **options)
 
 
+# --- judges --------------------------------------------------------------------------------
+
+#: Kind -> checkpoint type (`model_type` of its config.json) -> loader; "": any other type.
+JUDGES: dict[str, dict[str, str]] = {
+    "vqa": {"llava_next": "nein.metrics.judges.llava:load", "": "nein.metrics.chat.asking:ChatJudge.load"},
+    "ovd": {"owlv2": "nein.metrics.judges.detectors:load_owlv2", "": "nein.metrics.judges.detectors:load"},
+    "itm": {"": "nein.metrics.judges.blip:load"},
+}
+#: Kind of reference (`Reference.kind`) -> loader of judges that have no checkpoint to read.
+REFERENCES: dict[str, str] = {
+    "plugin": "nein.metrics.models:load_plugin",
+    "attribute": "nein.metrics.models:load_plugin",
+    "served": "nein.metrics.chat.asking:ChatJudge.load",
+}
+#: Options that a loader gets only if it has such a parameter.
+_OPTIONAL = ("quantization", "pad", "backend")
+
+
 def load_judge(
     kind: str, path_or_id: str, *, device: str = "cpu", dtype: str = "float32", **options: Any
 ) -> Any:
@@ -109,13 +87,14 @@ def load_judge(
     """
     choose("kind of judge", kind, JUDGES)
     path_or_id = locate_embedded(path_or_id)
-    parsed = parse_reference(path_or_id)
+    reference = parse_reference(path_or_id)
     options |= {"device": device, "dtype": dtype}
-    if parsed.is_code:
+    if reference.is_code:
         return load_plugin(path_or_id, kind=kind, **options)
-    if parsed.kind == "served" and kind != "vqa":
+    if reference.kind == "served" and kind != "vqa":
         raise MetricError(f"A served model can only be the judge 'vqa', not '{kind}'.")
-    if (loader := REFERENCES.get(parsed.kind)) is None:
+    loader = REFERENCES.get(reference.kind)
+    if loader is None:
         from nein.metrics.loading import read_model_type
 
         loader = JUDGES[kind].get(read_model_type(path_or_id) or "", JUDGES[kind][""])
@@ -126,22 +105,19 @@ def load_judge(
     return load(path_or_id, **{k: v for k, v in options.items() if k in parameters or k not in _OPTIONAL})
 
 
-def find_plugin(reference: str) -> Any:
-    """The object that a reference names: a judge, or a function that makes one. Raises MetricError."""
-    parsed = parse_reference(reference)
-    if parsed.kind == "attribute":
-        judge = load_attribute(reference)
+def check_reference(path_or_id: str) -> None:
+    """Check the reference of a judge or multiple-choice model, offline. Raises MetricError."""
+    if parse_reference(path_or_id).is_code:
+        find_plugin(path_or_id)
     else:
-        points = {point.name: point for point in metadata.entry_points(group=GROUP)}
-        if not points:
-            raise MetricError(f"'{reference}': no installed package has judges (entry points of '{GROUP}').")
-        try:
-            judge = points[choose("judge plug-in", parsed.name, points)].load()
-        except (ImportError, AttributeError) as error:
-            raise MetricError(f"The judge plug-in '{parsed.name}' cannot be loaded: {error}.") from None
-    if not callable(judge) and not any(hasattr(judge, method) for method in METHODS.values()):
-        raise MetricError(f"'{reference}' is neither a judge nor a function that makes one.")
-    return judge
+        endpoint.check_chat(path_or_id)
+
+
+#: Entry-point group of other packages' judges, `plugin:NAME`: a judge (`metrics.judges.base`), or a function
+#: `load(kind=..., device=..., dtype=..., **options)` that makes one.
+GROUP = "nein.judges"
+#: Kind of judge -> the method that it must have.
+METHODS = {"vqa": "ask", "ovd": "detect", "itm": "match"}
 
 
 def load_plugin(path_or_id: str, *, kind: str, **options: Any) -> Any:
@@ -156,10 +132,28 @@ def load_plugin(path_or_id: str, *, kind: str, **options: Any) -> Any:
                 f"'{path_or_id}' is neither a judge nor a function of {', '.join(options)} that makes one."
             ) from None
         judge = plugin(**options)
-    needed = ("fingerprint", "describe", METHODS[kind], *(("template",) if kind == "vqa" else ()))
-    if missing := [part for part in needed if not hasattr(judge, part)]:
+    needed = ["fingerprint", "describe", METHODS[kind]] + (["template"] if kind == "vqa" else [])
+    if missing := [name for name in needed if not hasattr(judge, name)]:
         raise MetricError(f"'{path_or_id}' is not a judge '{kind}': it has no {', '.join(missing)}.")
     return _Plugin(judge, source_digest(plugin))
+
+
+def find_plugin(path_or_id: str) -> Any:
+    """Find the object that a reference names: a judge, or a function that makes one. Raises MetricError."""
+    reference = parse_reference(path_or_id)
+    if reference.kind == "attribute":
+        plugin = load_attribute(path_or_id)
+    else:
+        points = {point.name: point for point in metadata.entry_points(group=GROUP)}
+        if not points:
+            raise MetricError(f"'{path_or_id}': no installed package has judges (entry points of '{GROUP}').")
+        try:
+            plugin = points[choose("judge plug-in", reference.name, points)].load()
+        except (ImportError, AttributeError) as error:
+            raise MetricError(f"The judge plug-in '{reference.name}' cannot be loaded: {error}.") from None
+    if not callable(plugin) and not any(hasattr(plugin, method) for method in METHODS.values()):
+        raise MetricError(f"'{path_or_id}' is neither a judge nor a function that makes one.")
+    return plugin
 
 
 class _Plugin:
@@ -172,13 +166,14 @@ class _Plugin:
         return getattr(self._judge, name)
 
 
+# --- multiple choice -----------------------------------------------------------------------
 def load_choices(path_or_id: str, *, device: str = "cpu", dtype: str = "float32", **options: Any) -> Any:
     """Load a multiple-choice model (`metrics.choices`). Raises MetricError.
 
     path_or_id  A folder or hub id of any image-text-to-text model of transformers with a chat template, or an
                 InstructBLIP; "openai:URL#MODEL"; "file.py:function" (`metrics.choices.FunctionChoices`).
-    options     transformers: `batch_size` (images), `max_new_tokens`; endpoints: `max_new_tokens` and those
-                of `metrics.chat.endpoint.Endpoint`.
+    options     `max_new_tokens`; transformers: `batch_size` (images); endpoints: those of
+                `metrics.chat.endpoint.Endpoint`.
     """
     from nein.metrics.choices import ChatChoices, make_choice_model
 
@@ -187,8 +182,34 @@ def load_choices(path_or_id: str, *, device: str = "cpu", dtype: str = "float32"
     return ChatChoices.load(locate_embedded(path_or_id), device=device, dtype=dtype, **options)
 
 
+# --- rewards -------------------------------------------------------------------------------
+
+#: Prefix of a reward (a judge of whole edits) -> loader.
+REWARDS: dict[str, str] = {
+    "editscore": "nein.metrics.rewards:load_editscore",
+    "pairwise": "nein.metrics.rewards:load_pairwise",
+}
+
+
+def load_reward(
+    reference: str, *, device: str = "cpu", dtype: str = "float32", endpoint_options: Mapping[str, Any] = {},
+    **options: Any,
+) -> Any:  # fmt: skip
+    """Load a reward (`metrics.rewards.RewardJudge`). Raises MetricError.
+
+    reference         "editscore:owner/name", EditScore's questions to an image-text model (arXiv:2509.23909);
+                      "pairwise:owner/name", any multiple-choice model.
+    endpoint_options  Options of `metrics.chat.endpoint.Endpoint`, for a served model.
+    options           editscore: `passes`.
+    """
+    kind, model = check_reward(reference)
+    if is_served(model):
+        options |= endpoint_options
+    return pkgutil.resolve_name(REWARDS[kind])(model, device=device, dtype=dtype, **options)
+
+
 def check_reward(reference: str) -> tuple[str, str]:
-    """(kind, model) of a reward, not loaded. Raises MetricError."""
+    """Split a reward's reference into (kind, model) and check both, offline. Raises MetricError."""
     kind, _, model = reference.partition(":")
     if not model:
         forms = ", ".join(f"{name}:MODEL" for name in REWARDS)
@@ -200,24 +221,16 @@ def check_reward(reference: str) -> tuple[str, str]:
     return kind, model
 
 
-def load_reward(
-    reference: str,
-    *,
-    device: str = "cpu",
-    dtype: str = "float32",
-    endpoint_options: Mapping[str, Any] = {},
-    **options: Any,
-) -> Any:
-    """Load a reward (`metrics.rewards.RewardJudge`). Raises MetricError.
+# --- duals: an encoder for images and one for sentences ------------------------------------
 
-    reference         "editscore:owner/name", EditScore's questions to an image-text model (arXiv:2509.23909);
-                      "pairwise:owner/name", any multiple-choice model.
-    endpoint_options  Of `metrics.chat.endpoint.Endpoint`, for a served model.
-    options           editscore: `passes`.
-    """
-    kind, model = check_reward(reference)
-    options |= endpoint_options if is_served(model) else {}
-    return pkgutil.resolve_name(REWARDS[kind])(model, device=device, dtype=dtype, **options)
+#: Prefix of a dual's reference -> loader. Without a prefix: a folder or hub id of transformers, or a folder
+#: in open_clip's layout.
+DUALS: dict[str, str] = {
+    "open_clip": "nein.metrics.dual.openclip:load",
+    "random": "nein.metrics.dual:load_control",
+    "constant": "nein.metrics.dual:load_control",
+    "sentence": "nein.metrics.encoders:load_sentences",  # encodes sentences only
+}
 
 
 def load_dual(reference: str, *, device: str = "cpu", dtype: str = "float32", batch_size: int = 32) -> Any:
@@ -247,10 +260,22 @@ def dual_prefix(reference: str) -> str | None:
     return prefix if prefix in DUALS and (colon or prefix in ("random", "constant")) else None
 
 
+# --- downloads -----------------------------------------------------------------------------
+
+#: Kind of encoder, or prefix of a dual -> function that lists its downloads. Others download one repository.
+ORIGINS: dict[str, str] = {
+    "lpips": "nein.metrics.encoders:lpips_origins",
+    "fid": "nein.metrics.encoders:fid_origins",
+    "open_clip": "nein.metrics.dual.openclip:origins",
+}
+
+
 def origins(kind: str, reference: str) -> list[Need]:
-    """Downloads of a model; none for a folder or an endpoint. Raises MetricError. kind: of an encoder or
-    judge, "dual", "text" (a dual of which only the sentences are encoded), or any other word for a model in
-    transformers' layout."""
+    """List the downloads of a model; none for a folder or an endpoint. Raises MetricError.
+
+    kind  Kind of an encoder or judge; "dual"; "text" (a dual of which only sentences are encoded); any other
+          word for a model in transformers' layout.
+    """
     reference = locate_embedded(reference)
     if is_local(reference) or parse_reference(reference).kind in REFERENCES:
         return []
@@ -260,7 +285,8 @@ def origins(kind: str, reference: str) -> list[Need]:
         if prefix in ("random", "constant"):
             return []
         lister, reference = ORIGINS.get(prefix), reference.removeprefix("sentence:")
-    if lister and (downloads := pkgutil.resolve_name(lister)(reference)) is not None:
+    downloads = pkgutil.resolve_name(lister)(reference) if lister else None
+    if downloads is not None:
         return downloads
     need = Need.parse(reference)
     return [need] if need else []
