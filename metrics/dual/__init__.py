@@ -1,15 +1,13 @@
-"""Models with one encoder for images and one for sentences, into one space, and how features are compared,
-in float64, so that the number of rows compared at once cannot decide between equal scores. A dual encoder has
+"""Dual encoders: models with one encoder for images and one for sentences, into one space.
+
+In this order: comparison of features, control encoders, duals made from a user's object. `metrics.encoders`
+and `metrics.dual.openclip` load published models. Every dual has
 
     encode(images), encode_text(texts)  -> (N, width) float32, not normalised; sentences are cut at its limit
     scale, bias   its own score of a pair is scale * cosine + bias: for CLIP the learned temperature and 0,
                   for SigLIP the logit before the sigmoid
     quick_gelu    whether its networks compute with QuickGELU, as OpenAI's do, in place of GELU
     width, fingerprint, describe()
-
-One is an object with two encoders, a model of transformers or open_clip in memory (`make_dual`), or a
-control that knows nothing: "random" and "random:SEED" give every input a direction of its own, "constant"
-one direction for everything, so that every score ties. `encoders` and `openclip` load others.
 """
 
 from __future__ import annotations
@@ -25,13 +23,14 @@ from nein.loading.digests import Json, json_digest, source_digest, tensor_digest
 from nein.loading.errors import choose, out_of_memory, reason
 from nein.metrics.base import Described, Images, MetricError, check_image, split_chunks
 
-NORMALISATIONS = ("normalised", "unnormalised")
+# --- comparison of features ----------------------------------------------------------------
+# In float64: the number of rows compared at once must not decide between equal scores.
 
 
 def normalise(features: np.ndarray) -> np.ndarray:
-    """Rows of length 1 as float64; a row of zeros stays one. (..., D) -> (..., D)."""
+    """Scale rows to length 1, (..., D) -> (..., D) float64; a row of zeros stays one."""
     x = np.asarray(features, dtype=np.float64)
-    # The largest entry is taken out first: with it, scaling by a power of two changes no bit.
+    # Division by the largest entry first: then scaling the input by a power of two changes no bit.
     largest = np.max(np.abs(x), axis=-1, keepdims=True)  # (..., 1)
     x = x / np.where(largest == 0, 1.0, largest)
     length = np.linalg.norm(x, axis=-1, keepdims=True)  # (..., 1)
@@ -39,8 +38,8 @@ def normalise(features: np.ndarray) -> np.ndarray:
 
 
 def pool(frames: np.ndarray) -> np.ndarray:
-    """One feature of a video from those of its frames, (F, D) -> (D,) float64, normalised before they are
-    averaged, as released (NegBench, video_utils/model.py); one frame is that frame."""
+    """Average the features of a video's frames, (F, D) -> (D,) float64, normalised first as in NegBench's
+    video_utils/model.py; a single frame is returned as given."""
     x = np.asarray(frames, dtype=np.float64)
     if x.ndim != 2 or not len(x):
         raise MetricError(f"Frames must be an array of shape (frames, features), not {x.shape}.")
@@ -48,19 +47,25 @@ def pool(frames: np.ndarray) -> np.ndarray:
 
 
 def prepare(features: np.ndarray, kind: str = "normalised") -> np.ndarray:
-    """(N, D) features as `products` compares them, float64; kind "unnormalised": as NegBench's first release
-    compared options (README, 2025-03)."""
-    choose("kind of features", kind, NORMALISATIONS)
+    """Features (N, D) as `products` compares them, float64. kind "unnormalised": as in NegBench's first
+    release (README, 2025-03)."""
+    choose("kind of features", kind, ("normalised", "unnormalised"))
     return normalise(features) if kind == "normalised" else np.asarray(features, dtype=np.float64)
 
 
 def products(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
-    """(..., D) and (..., D) -> (...) float32, rounded once: equal pairs get equal scores everywhere."""
+    """Dot products of (..., D) and (..., D): (...) float32, rounded once, so that equal pairs get equal
+    scores everywhere."""
     return (images * texts).sum(-1).astype(np.float32)
 
 
+# --- controls ------------------------------------------------------------------------------
 class ControlEncoder(Described):
-    """A dual encoder whose features are drawn from SHA-256 of seed and content."""
+    """A dual encoder that knows nothing: a baseline.
+
+    name  "random": every input has a direction of its own, drawn from the SHA-256 of seed and content.
+          "constant": one direction for everything, so that all scores tie.
+    """
 
     scale, bias = 1.0, 0.0
     quick_gelu = False
@@ -73,45 +78,45 @@ class ControlEncoder(Described):
         return {"kind": "control", "name": self.name, "seed": self.seed}
 
     def encode(self, images: Images) -> np.ndarray:
-        return self._rows([b"image:" + check_image(image).tobytes() for image in images])
+        return self._draw([b"image:" + check_image(image).tobytes() for image in images])
 
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
-        return self._rows([b"text:" + text.encode() for text in texts])
+        return self._draw([b"text:" + text.encode() for text in texts])
 
-    def _rows(self, contents: Sequence[bytes]) -> np.ndarray:
-        rows = np.ones((len(contents), self.width), dtype=np.float32)
-        for row, content in zip(rows, contents if self.name == "random" else (), strict=False):
-            digest = hashlib.sha256(self.seed.encode() + b"/" + content).digest()
-            row[:] = np.random.default_rng(list(digest)).standard_normal(self.width)
-        return rows
+    def _draw(self, contents: Sequence[bytes]) -> np.ndarray:
+        """Features (N, width) float32 of N inputs."""
+        features = np.ones((len(contents), self.width), dtype=np.float32)
+        if self.name == "random":
+            for row, content in zip(features, contents, strict=True):
+                digest = hashlib.sha256(self.seed.encode() + b"/" + content).digest()
+                row[:] = np.random.default_rng(list(digest)).standard_normal(self.width)
+        return features
 
 
-def load_control(reference: str, **how: Any) -> ControlEncoder:
+def load_control(reference: str, **placement: Any) -> ControlEncoder:
+    """Load "random", "random:SEED" or "constant"; device, dtype and batch size do not matter."""
     name, _, seed = reference.partition(":")
     if name == "constant" and seed:
         raise MetricError(f"'{reference}': the control 'constant' takes no seed.")
     return ControlEncoder(name, seed or "0")
 
 
-#: What a dual encoder has (`metrics.dual`).
-_PARTS = ("encode", "encode_text", "fingerprint", "width", "scale", "bias", "quick_gelu", "describe")
-
-
+# --- duals from a user's object ------------------------------------------------------------
 class ObjectDual:
-    """A dual encoder around an object of yours with `encode_image(images: list[PIL.Image.Image]) -> (N, D)`
-    and `encode_text(texts: list[str]) -> (N, D)`; one call at a time."""
+    """A dual encoder around a user's object with `encode_image(images: list[PIL.Image.Image]) -> (N, D)` and
+    `encode_text(texts: list[str]) -> (N, D)`; one call at a time."""
 
     scale, bias, quick_gelu = 1.0, 0.0, False
 
     def __init__(self, model: Any, *, name: str, fingerprint: str, batch_size: int = 32) -> None:
         self.model, self.name, self.fingerprint, self.batch_size = model, name, fingerprint, batch_size
         self._lock = threading.Lock()
-        self.width = 0  # until the first vector says it
+        self.width = 0  # unknown until the first vector
         self.width = self.encode_text(["."]).shape[1]
 
     def describe(self) -> Json:
-        facts = {"kind": "dual", "class": type(self.model).__name__, "name": self.name}
-        return {**facts, "fingerprint": self.fingerprint}
+        model_class = type(self.model).__name__
+        return {"kind": "dual", "class": model_class, "name": self.name, "fingerprint": self.fingerprint}
 
     def encode(self, images: Images) -> np.ndarray:
         from PIL import Image
@@ -122,7 +127,8 @@ class ObjectDual:
         return self._encode("encode_text", list(texts))
 
     def _encode(self, method: str, inputs: list[Any]) -> np.ndarray:
-        """(N, width) float32 of N images or sentences. Raises MetricError for anything else."""
+        """Encode N images or sentences: (N, width) float32. Raises MetricError if the object gives another
+        shape, or numbers that are not finite."""
         parts = [np.empty((0, self.width), np.float32)] if self.width else []
         for part in split_chunks(inputs, self.batch_size):
             try:
@@ -131,22 +137,22 @@ class ObjectDual:
                 rows = np.asarray(output.detach().float().cpu() if hasattr(output, "detach") else output)
             except Exception as error:
                 if out_of_memory(error):
-                    raise  # is about the machine, not about the inputs
+                    raise  # the machine's fault, not the input's
                 raise MetricError(f"{self.name}.{method} raised {reason(error)}") from error
-            numbers = rows.ndim == 2 and len(rows) == len(part) and rows.dtype.kind in "fiu"
-            if not numbers or not np.isfinite(rows).all():
+            is_valid = rows.ndim == 2 and len(rows) == len(part) and rows.dtype.kind in "fiu"  # numbers
+            if not is_valid or not np.isfinite(rows).all():
                 raise MetricError(
                     f"{self.name}.{method} gave {type(output).__name__} of shape {rows.shape} for "
                     f"{len(part)} inputs; expected finite numbers of shape ({len(part)}, D)."
                 )
             if self.width not in (0, rows.shape[1]):
                 raise MetricError(f"{self.name}.{method} gave vectors of another length than sentences have.")
-            parts.append(rows.astype(np.float32))  # (part, D)
+            parts.append(rows.astype(np.float32))  # (len(part), D)
         return np.concatenate(parts)
 
 
 def fingerprint_of(model: Any) -> str:
-    """A digest of an object's source text and of the weights of the torch modules that it is or holds."""
+    """Digest of an object's source code and of the weights of the torch modules that it is or holds."""
     import torch
 
     members = {"": model, **getattr(model, "__dict__", {})}
@@ -155,26 +161,32 @@ def fingerprint_of(model: Any) -> str:
     return json_digest({"source": source_digest(model), "weights": tensor_digest(tensors)})
 
 
-def make_dual(thing: Any, *, name: str, fingerprint: str, batch_size: int = 32) -> Any:
-    """A dual encoder from one, an object with `encode_image` and `encode_text`, (model, processor) of
-    transformers, or (model, transform, tokenizer) of open_clip. Raises MetricError for anything else."""
-    if all(hasattr(thing, part) for part in _PARTS):
-        return thing
-    model, *parts = thing if isinstance(thing, tuple) and thing else (thing,)
-    encodes = all(callable(getattr(model, part, None)) for part in ("encode_image", "encode_text"))
+#: Attributes of every dual encoder.
+_ATTRIBUTES = ("encode", "encode_text", "fingerprint", "width", "scale", "bias", "quick_gelu", "describe")
+
+
+def make_dual(candidate: Any, *, name: str, fingerprint: str, batch_size: int = 32) -> Any:
+    """Make a dual encoder from an object with `encode_image` and `encode_text`, (model, processor) of
+    transformers, or (model, transform, tokenizer) of open_clip; a dual is returned as given. Raises
+    MetricError for anything else."""
+    if all(hasattr(candidate, attribute) for attribute in _ATTRIBUTES):
+        return candidate
+    model, *parts = candidate if isinstance(candidate, tuple) and candidate else (candidate,)
+    has_encoders = all(callable(getattr(model, method, None)) for method in ("encode_image", "encode_text"))
     if len(parts) == 1 and hasattr(model, "get_image_features") and hasattr(parts[0], "tokenizer"):
         from nein.metrics.encoders import HubDual
 
-        towers = parts[0].image_processor, parts[0].tokenizer
-        return HubDual(model.eval(), *towers, _source(name, model), batch_size)
-    if len(parts) == 2 and encodes:
+        image_processor, tokenizer = parts[0].image_processor, parts[0].tokenizer
+        return HubDual(model.eval(), image_processor, tokenizer, _source(name, model), batch_size)
+    if len(parts) == 2 and has_encoders:
         from nein.metrics.dual.openclip import OpenClipDual
 
-        return OpenClipDual(model.eval(), parts[0], parts[1], _source(name, model), batch_size)
-    if encodes and not parts:
-        return ObjectDual(thing, name=name, fingerprint=fingerprint, batch_size=batch_size)
+        transform, tokenizer = parts
+        return OpenClipDual(model.eval(), transform, tokenizer, _source(name, model), batch_size)
+    if has_encoders and not parts:
+        return ObjectDual(candidate, name=name, fingerprint=fingerprint, batch_size=batch_size)
     raise MetricError(
-        f"'{name}' is of type {type(thing).__name__}, which is not a two-tower model; expected an object "
+        f"'{name}' is of type {type(candidate).__name__}, which is not a two-tower model; expected an object "
         "with encode_image(images) and encode_text(sentences), (model, processor) of transformers, or "
         "(model, transform, tokenizer) of open_clip."
     )

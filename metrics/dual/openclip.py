@@ -1,10 +1,11 @@
-"""Models of open_clip: by architecture and tag, from the hub, or from a folder that `convert` wrote.
+"""Loads models of the library open_clip as dual encoders, and writes checkpoints as its folders (`convert`).
 
-open_clip:ViT-B-32/openai                     a published tag; QuickGELU where the tag's weights need it
-open_clip:ViT-B-32/laion400m_e32#gelu         the same without QuickGELU, or with it (#quickgelu)
-open_clip:ViT-B-32/path/to/weights.safetensors
-open_clip:hf-hub:OWNER/NAME                   BioMedCLIP, say
-FOLDER                                        open_clip_config.json and open_clip_model.safetensors
+References:
+    open_clip:ViT-B-32/openai                     a published tag; QuickGELU if the tag's weights need it
+    open_clip:ViT-B-32/laion400m_e32#gelu         the same without QuickGELU, or with it (#quickgelu)
+    open_clip:ViT-B-32/path/to/weights.safetensors
+    open_clip:hf-hub:OWNER/NAME                   such as BioMedCLIP
+    FOLDER                                        open_clip_config.json and open_clip_model.safetensors
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from nein.metrics.preprocess import map_images
 
 CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
 PREFIX = "open_clip:"
-#: What open_clip, torch and safetensors raise for files and descriptions that do not fit each other.
+#: Errors of open_clip, torch and safetensors for weights that do not fit their configuration.
 UNFIT = (*loading.UNREADABLE, TypeError, AttributeError, AssertionError, IndexError, ZeroDivisionError)
-ACTIVATIONS = {"gelu": False, "quickgelu": True}
+ACTIVATIONS = {"gelu": False, "quickgelu": True}  # name -> whether it is QuickGELU
 
 
 class OpenClipDual(TwoTowers):
-    """A model of open_clip behind the library's own transform for it.
+    """A model of open_clip with the library's own transform.
 
-    transform  A PIL image -> (3, S, S) float32 tensor.
-    tokenizer  A list of sentences -> (N, L) int64 tensor.
+    transform  PIL image -> tensor (3, S, S) float32.
+    tokenizer  List of N sentences -> tensor (N, L) int64.
     """
 
     def __init__(
@@ -66,34 +67,35 @@ class OpenClipDual(TwoTowers):
 
         checked = [check_image(image) for image in images]
         inputs = map_images(lambda image: self.transform(Image.fromarray(image)), checked)  # 3 S S each
-        parts = (
-            torch.stack(part).to(self.device, self.dtype) for part in split_chunks(inputs, self.batch_size)
-        )
-        return join_features(map(self.model.encode_image, parts), self.width)
+        batches = map(torch.stack, split_chunks(inputs, self.batch_size))  # N 3 S S each
+        features = (self.model.encode_image(batch.to(self.device, self.dtype)) for batch in batches)  # N D
+        return join_features(features, self.width)
 
     def overlong(self, texts: Sequence[str]) -> list[bool]:
-        """(N,) whether a sentence is longer than what the model reads: one place more is no padding."""
+        """Tell for each sentence whether it has more tokens than the model reads: with one place more, its last
+        token is not padding."""
         length = self.tokenizer(["."]).shape[1]
         try:
             padding = self.tokenizer(["."], context_length=length + 1)[0, -1]
-        except TypeError:  # a tokenizer of its own
+        except TypeError:  # a tokenizer with a fixed length
             return [False] * len(texts)
-        more = self.tokenizer(list(texts), context_length=length + 1)[:, -1]  # (N,) the last token
-        return [bool(token != padding) for token in more]
+        last = self.tokenizer(list(texts), context_length=length + 1)[:, -1]  # (N,)
+        return [bool(token != padding) for token in last]
 
     def text_features(self, texts: Sequence[str]) -> torch.Tensor:
         return self.model.encode_text(self.tokenizer(list(texts)).to(self.device))
 
 
 def load(path_or_id: str, *, device: str, dtype: str, batch_size: int = 32) -> OpenClipDual:
+    """Load a model by reference. Raises MetricError."""
     choose("dtype", dtype, DTYPES)
-    open_clip = _library()
-    name, tag, activation = _parts(open_clip, path_or_id)
-    published = (
-        open_clip.get_pretrained_cfg(name, tag) if tag is not None and not Path(tag).is_file() else None
-    )
+    open_clip = _import_library()
+    name, tag, activation = _split_reference(open_clip, path_or_id)
+    is_published = tag is not None and not Path(tag).is_file()
+    published = open_clip.get_pretrained_cfg(name, tag) if is_published else {}
     quick = ACTIVATIONS.get(activation, bool((published or {}).get("quick_gelu", False)))
     precision = {"float32": "fp32", "float16": "pure_fp16", "bfloat16": "pure_bf16"}[dtype]
+    # open_clip draws random weights first; the global generator is left unchanged.
     with torch.random.fork_rng(devices=[]):
         try:
             model, transform = open_clip.create_model_from_pretrained(
@@ -102,12 +104,13 @@ def load(path_or_id: str, *, device: str, dtype: str, batch_size: int = 32) -> O
             tokenizer = open_clip.get_tokenizer(name)
         except UNFIT as error:
             raise MetricError(f"Cannot load '{path_or_id}' with open_clip: {message(error)}") from error
-    if (of_transformers := getattr(tokenizer, "tokenizer", None)) is not None:
+    hub_tokenizer = getattr(tokenizer, "tokenizer", None)  # of transformers, if it is one
+    if hub_tokenizer is not None:
         from transformers import PretrainedConfig
 
         config: Any = PretrainedConfig()
         config.vocab_size = getattr(model, "vocab_size", 0) or None
-        check_tokenizer(of_transformers, config, path_or_id)
+        check_tokenizer(hub_tokenizer, config, path_or_id)
     model.eval().requires_grad_(False)
     folder = name.removeprefix("local-dir:")
     digest = folder_digest(Path(folder)) if folder != name else tensor_digest(model.state_dict())
@@ -116,15 +119,15 @@ def load(path_or_id: str, *, device: str, dtype: str, batch_size: int = 32) -> O
 
 
 def check(path_or_id: str) -> None:
-    """Raises MetricError for a reference that `load` could not take."""
-    _parts(_library(), path_or_id)
+    """Raise MetricError for a reference that `load` cannot take."""
+    _split_reference(_import_library(), path_or_id)
 
 
 def origins(path_or_id: str) -> list[Need]:
-    """The repository of the weights, and what a text tower of transformers' is built from, without weights.
-    Raises MetricError."""
-    open_clip = _library()
-    name, tag, _ = _parts(open_clip, path_or_id)
+    """List the downloads: the repository of the weights, and the configuration and tokenizer of a text tower
+    of transformers. Raises MetricError."""
+    open_clip = _import_library()
+    name, tag, _ = _split_reference(open_clip, path_or_id)
     if name.startswith("hf-hub:"):
         return [Need(name.removeprefix("hf-hub:"), files=("open_clip_*", *TEXTS))]
     if tag is None or Path(tag).is_file():
@@ -137,26 +140,27 @@ def origins(path_or_id: str) -> list[Need]:
 
 
 def convert(source: Path, folder: Path, *, architecture: str, quick_gelu: bool = False) -> dict[str, Any]:
-    """Write a state dict of open_clip as a folder of safetensors; returns its origin. Raises MetricError.
+    """Write a checkpoint as a folder of open_clip with safetensors; return its origin. Raises MetricError.
 
     source        A PyTorch pickle (nothing in it runs) or .safetensors; a state dict, or a training
                   checkpoint with one (NegCLIP, CoN-CLIP, NegBench), or OpenAI's `clip` (NegationCLIP).
     architecture  Name in open_clip's table, such as "ViT-B-32", or a JSON file with such a configuration.
-    quick_gelu    NegBench's released command line names "ViT-B-32", without, for all its files.
+    quick_gelu    Whether the weights need QuickGELU. NegBench's released command line names "ViT-B-32",
+                  without it, for all its files.
     """
     from safetensors.torch import save_file
 
-    open_clip = _library()
-    config = _architecture(open_clip, architecture)
+    open_clip = _import_library()
+    config = _read_architecture(open_clip, architecture)
     if quick_gelu:
         config["quick_gelu"] = True
     state = loading.read_state_dict(source)
     with loading.new_folder(folder) as draft, torch.random.fork_rng(devices=[]):
         save_file({key: value.clone().contiguous() for key, value in state.items()}, draft / WEIGHTS)
-        try:
+        try:  # the library's own loader maps other layouts to its own, which is then written
             preprocess = asdict(open_clip.transform.PreprocessCfg(size=config["vision_cfg"]["image_size"]))
             described = {"model_cfg": config, "preprocess_cfg": preprocess}
-            (draft / CONFIG).write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
+            (draft / CONFIG).write_text(f"{json.dumps(described, indent=2)}\n", encoding="utf-8")
             model = open_clip.create_model(f"local-dir:{draft}", pretrained_hf=False, weights_only=True)
         except UNFIT as error:
             raise MetricError(f"'{source}' does not fit '{architecture}': {message(error)}") from None
@@ -166,7 +170,10 @@ def convert(source: Path, folder: Path, *, architecture: str, quick_gelu: bool =
 
 
 def save_tokenizer(config: Mapping[str, Any], folder: Path, source: Path | None = None) -> None:
-    """Put the tokenizer of a text tower of transformers', of the folder `source`, into a model folder."""
+    """Save the tokenizer of a text tower of transformers into a model folder.
+
+    source  Folder that has it; by default it comes from the hub.
+    """
     name = config["text_cfg"].get("hf_tokenizer_name")
     if name:
         from transformers import AutoTokenizer
@@ -174,7 +181,7 @@ def save_tokenizer(config: Mapping[str, Any], folder: Path, source: Path | None 
         loading.load_pretrained(AutoTokenizer, str(source or name)).save_pretrained(folder)
 
 
-def _library() -> Any:
+def _import_library() -> Any:
     try:
         import open_clip
     except ImportError:
@@ -182,8 +189,8 @@ def _library() -> Any:
     return open_clip
 
 
-def _parts(open_clip: Any, reference: str) -> tuple[str, str | None, str]:
-    """(model name, tag or file, activation) as open_clip takes them. Raises MetricError."""
+def _split_reference(open_clip: Any, reference: str) -> tuple[str, str | None, str]:
+    """Split into (model name, tag or file, activation) as open_clip takes them. Raises MetricError."""
     if Path(reference, CONFIG).is_file():
         if not (Path(reference) / WEIGHTS).is_file():
             raise MetricError(f"The model folder '{reference}' has no {WEIGHTS}.")
@@ -199,7 +206,7 @@ def _parts(open_clip: Any, reference: str) -> tuple[str, str | None, str]:
     tags = open_clip.list_pretrained_tags_by_model(name)
     if not slash:
         raise MetricError(
-            f"'{reference}' names no weights; say {PREFIX}{name}/TAG, TAG one of {', '.join(tags)}."
+            f"'{reference}' names no weights; pass {PREFIX}{name}/TAG, TAG one of {', '.join(tags)}."
         )
     if Path(tag).suffix in (".pt", ".pth", ".bin", ".ckpt"):
         raise MetricError(
@@ -212,7 +219,8 @@ def _parts(open_clip: Any, reference: str) -> tuple[str, str | None, str]:
     return name, tag, activation
 
 
-def _architecture(open_clip: Any, architecture: str) -> dict[str, Any]:
+def _read_architecture(open_clip: Any, architecture: str) -> dict[str, Any]:
+    """Configuration by name or from a JSON file. Raises MetricError."""
     if architecture.endswith(".json"):
         try:
             config = json.loads(Path(architecture).read_text(encoding="utf-8"))
