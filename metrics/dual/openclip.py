@@ -72,8 +72,8 @@ class OpenClipDual(TwoTowers):
         return join_features(features, self.width)
 
     def overlong(self, texts: Sequence[str]) -> list[bool]:
-        """Tell for each sentence whether it has more tokens than the model reads: with one place more, its last
-        token is not padding."""
+        """Tell for each sentence whether it has more tokens than the model reads: with one more place, the
+        last token is not padding."""
         length = self.tokenizer(["."]).shape[1]
         try:
             padding = self.tokenizer(["."], context_length=length + 1)[0, -1]
