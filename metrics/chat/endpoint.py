@@ -202,7 +202,7 @@ class Endpoint(Chat):
             if entries and not thoughts and answer == text:
                 candidates = entries[0].get("top_logprobs") or []
                 first = [(str(candidate["token"]), candidate["logprob"]) for candidate in candidates]
-            used = tokens(reply.get("usage"))
+            used = count_tokens(reply.get("usage"))
             count = (reply.get("usage") or {}).get("completion_tokens")
             version = " ".join(str(reply.get(key) or "") for key in ("model", "system_fingerprint")).strip()
             failure = reply.get("error") or choice.get("error")
