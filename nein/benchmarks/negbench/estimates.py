@@ -1,6 +1,7 @@
-"""The estimates of a run of NegBench with their intervals, made from its table of scores: one row per number.
+"""Makes the estimates of a NegBench run, with intervals, from its table of scores: one row per number.
 
-Further columns: kind and direction (retrieval), type (of questions), template (of the chosen option).
+A row has a metric, and as further columns: kind and direction (retrieval), type (of questions), template (of
+the chosen option). The metrics:
 
 recall@k, BASELINE@k   recall; gap@k: original minus negated captions, paired
 accuracy               of questions, and the estimates of `nein.benchmarks.baselines`; gap: accuracy where the
@@ -46,7 +47,7 @@ from nein.statistics import calibration, two_way
 from nein.statistics.calibration import Rates
 from nein.statistics.estimates import Estimate
 
-Figures = Iterator[Row]
+Figures = Iterator[Row]  # of figures.csv
 
 
 def make_estimates(table: ScoreTable, rates: Rates | None = None) -> pd.DataFrame:
@@ -61,34 +62,38 @@ def make_estimates(table: ScoreTable, rates: Rates | None = None) -> pd.DataFram
             _estimate_minimal_pairs(part),
         )
         rows = [row for estimates in parts for row in estimates]
-        sides = [table.where(task=f"{task}{AFFIRMED}", variant=variant or None), part]
-        values = [side.where(metric="accuracy").scored for side in sides]
-        if all(map(len, values)):
-            rows.append(_subtract_means(*values, metric="drop", type="all"))
+        control = table.where(task=f"{task}{AFFIRMED}", variant=variant or None)
+        control, own = control.where(metric="accuracy").scored, part.where(metric="accuracy").scored
+        if len(control) and len(own):
+            rows.append(_subtract_means(control, own, metric="drop", type="all"))
         figures += [{"task": task, "variant": variant, **row} for row in rows]
     return frames.frame(figures)
 
 
 def _subtract_means(first: ScoreTable, second: ScoreTable, **labels: Any) -> Row:
-    values, other_values = (dict(zip(side.frame["id"], side.values, strict=True)) for side in (first, second))
+    """The estimate of the first table's mean minus the second's."""
+    first_values = dict(zip(first.frame["id"], first.values, strict=True))
+    second_values = dict(zip(second.frame["id"], second.values, strict=True))
     source_of = dict(zip(first.frame["id"], first.clusters, strict=True))
-    source_of |= dict(zip(second.frame["id"], second.clusters, strict=True))
-    return figure(statistics.difference_of_means(values, other_values, source_of), unit="points", **labels)
+    source_of.update(zip(second.frame["id"], second.clusters, strict=True))
+    difference = statistics.difference_of_means(first_values, second_values, source_of)
+    return figure(difference, unit="points", **labels)
+
+
+# --- retrieval -------------------------------------------------------------------------------------
 
 
 def _estimate_retrieval(table: ScoreTable) -> Figures:
     """Recall at each k, by direction and kind of captions, and the gap between the kinds."""
     for direction in (TEXT_TO_IMAGE, IMAGE_TO_TEXT):
-        of_direction = table.where(direction=direction)
+        queries = table.where(direction=direction)
         for k in KS:
-            kinds = {}
-            for metric in (f"recall@{k}", *(f"{baseline}@{k}" for baseline in BASELINES)):
-                parts = {kind: of_direction.where(metric=metric, kind=kind) for kind in KINDS}
-                kinds[metric] = parts
-                for kind, part in parts.items():
+            for name in ("recall", *BASELINES):
+                for kind in KINDS:
+                    part = queries.where(metric=f"{name}@{k}", kind=kind)
                     if len(part):
-                        yield part.figure(metric=metric, kind=kind, direction=direction)
-            original, negated = kinds[f"recall@{k}"].values()
+                        yield part.figure(metric=f"{name}@{k}", kind=kind, direction=direction)
+            original, negated = (queries.where(metric=f"recall@{k}", kind=kind) for kind in KINDS)
             if len(original) and len(negated):
                 gap, unscored = _pair_gap(original, negated)
                 yield figure(gap, unit="points", unscored=unscored, metric=f"gap@{k}", direction=direction)
@@ -101,7 +106,8 @@ def _pair_gap(original: ScoreTable, negated: ScoreTable) -> tuple[Estimate | Non
     scored. Otherwise (a paraphrase was lost) all of its scored captions count, paired by image alone.
     """
     sides = []
-    for index, side in enumerate((original, negated)):  # both have the same categories, so codes name items
+    for index, side in enumerate((original, negated)):
+        # Both have the same categories, so equal codes are equal items.
         item = side.frame["item"].cat.codes.to_numpy(np.int64)
         columns = {"side": index, "item": item, "source": side.clusters, "value": side.values}
         sides.append(pd.DataFrame(columns))
@@ -109,15 +115,52 @@ def _pair_gap(original: ScoreTable, negated: ScoreTable) -> tuple[Estimate | Non
     rows["pair"] = rows.groupby(["side", "item"]).cumcount() * 2**32 + rows["item"]  # (k, item) as one int64
     counts = rows.groupby(["item", "side"]).size().unstack(fill_value=0)  # (items, 2) captions of each kind
     is_balanced, is_unscored = rows["item"].map(counts[0] == counts[1]), rows["value"].isna()
-    rows = rows[~is_unscored & ~(is_balanced & is_unscored.groupby(rows["pair"]).transform("any"))]
+    has_unscored_twin = is_unscored.groupby(rows["pair"]).transform("any")
+    rows = rows[~is_unscored & ~(is_balanced & has_unscored_twin)]
     rows = rows[rows.groupby("item")["side"].transform("nunique") == 2]
     scored_counts = rows.groupby(["item", "side"]).size().unstack()  # (items, 2)
     n, total = (int(captions.max(axis=1).sum()) for captions in (scored_counts, counts))
     halves = (rows[rows["side"] == index] for index in (0, 1))
-    first, second = (dict(zip(half["pair"], half["value"], strict=True)) for half in halves)
+    originals, negations = (dict(zip(half["pair"], half["value"], strict=True)) for half in halves)
     source_of = dict(zip(rows["pair"], rows["source"], strict=True))
-    estimate = statistics.difference_of_means(first, second, source_of)
+    estimate = statistics.difference_of_means(originals, negations, source_of)
     return None if estimate is None else replace(estimate, n=n), total - n
+
+
+def _estimate_judged(table: ScoreTable, rates: Rates | None) -> Figures:
+    """Shares of the first images found that lack the denied object, as judged and corrected for the judge."""
+    for k in KS:
+        for kind in JUDGED:
+            satisfied = table.where(metric=f"satisfied@{k}", kind=kind)
+            if len(satisfied):
+                yield satisfied.figure(metric=f"satisfied@{k}", kind=kind, statistic="judged")
+            verdicts = table.where(metric=f"without@{k}", kind=kind)
+            if not len(verdicts):
+                continue
+            labels: Row = {"metric": f"without@{k}", "kind": kind, "direction": TEXT_TO_IMAGE}
+            share = verdicts.estimate()
+            yield verdicts.describe(share, unit="%", statistic="judged", **labels)
+            if share is not None and rates is not None:
+                corrected = calibration.correct(share, rates)
+                row = number(corrected.value, unit="%", n=share.n, statistic="corrected", **labels)
+                yield {**row, "low": corrected.low, "high": corrected.high, "refused": corrected.refused}
+
+        # Paired by query: the share of images without the object, negated minus original caption.
+        sides = []  # query -> source and share; NaN if a verdict is missing
+        for kind in (NEGATED, ORIGINAL):
+            verdicts = table.where(metric=f"without@{k}", kind=kind)
+            rows = verdicts.frame.assign(item=verdicts.frame["item"].cat.codes, source=verdicts.clusters)
+            by_query = rows.groupby("item", sort=False)
+            is_incomplete = by_query["value"].apply(lambda values: values.isna().any())
+            sides.append(by_query.agg({"source": "first", "value": "mean"}).mask(is_incomplete))
+        pairs = sides[0].join(sides[1], how="inner", rsuffix="_other").dropna()
+        differences = (pairs["value"] - pairs["value_other"]).to_numpy()  # (queries,) in [-1, 1]
+        avoided = statistics.bounded_mean(differences, pairs["source"].tolist(), -1.0, 1.0)
+        if avoided is not None:
+            yield figure(avoided, unit="points", metric=f"avoided@{k}", direction=TEXT_TO_IMAGE)
+
+
+# --- questions -------------------------------------------------------------------------------------
 
 
 def _estimate_choices(table: ScoreTable) -> Figures:
@@ -125,25 +168,31 @@ def _estimate_choices(table: ScoreTable) -> Figures:
     questions = table.where(metric="accuracy")
     if not len(questions):
         return
-    present = questions.names("type")
-    types = {"all": questions, **{t: questions.where(type=t) for t in TEMPLATES if t in present}}
+    types = {"all": questions}  # type of question -> its rows
+    for template in TEMPLATES:
+        if template in questions.names("type"):
+            types[template] = questions.where(type=template)
+
+    # Accuracy by type, the gap between affirming and denying options, and baselines.
     for type_, members in types.items():
-        of_type = members.figure(metric="accuracy", type=type_)
-        if of_type["value"] == 1 and members.scored.frame["alike"].notna().all():  # ties went to the first
-            of_type["refused"] = "all options tie"
-        yield of_type
+        accuracy = members.figure(metric="accuracy", type=type_)
+        if accuracy["value"] == 1 and members.scored.frame["alike"].notna().all():  # ties went to the first
+            accuracy["refused"] = "all options tie"
+        yield accuracy
     if questions.frame["first"].notna().all() and len(questions) > 1:
         yield number(1.0, unit="%", n=len(questions), metric="right first", type="all")
     if {AFFIRMATION, NEGATION} <= types.keys():
-        ends = [types[type_] for type_ in (AFFIRMATION, NEGATION)]
-        unscored = sum(end.count_reasons().total() for end in ends)
-        yield _subtract_means(*(end.scored for end in ends), unscored=unscored, metric="gap", type="all")
+        affirming, denying = types[AFFIRMATION], types[NEGATION]
+        unscored = affirming.count_reasons().total() + denying.count_reasons().total()
+        labels: Row = {"unscored": unscored, "metric": "gap", "type": "all"}
+        yield _subtract_means(affirming.scored, denying.scored, **labels)
     for type_, members in types.items():
         others = table if type_ == "all" else table.where(type=type_)
         yield from baselines.estimate_baselines(members, others, type=type_)
     chance = _map_entries(questions, "templates", lambda templates: 1 / len(templates)).mean()
     yield number(float(chance), unit="%", n=len(questions), metric="chance", type="all")
-    # --- the templates of the chosen options, over questions whose options have several
+
+    # The templates of the chosen options, over questions whose options have several.
     is_typed = _map_entries(questions, "templates", lambda names: all(names) and len(set(names)) > 1)
     typed = ScoreTable(questions.frame[is_typed.astype(bool)])
     for template in TEMPLATES:
@@ -185,6 +234,9 @@ def _estimate_wrong(rows: ScoreTable, type_: str) -> Figures:
         yield {**row, "n": round(float(wrong.sum()), 3)}
 
 
+# --- groups of questions ---------------------------------------------------------------------------
+
+
 def _estimate_groups(table: ScoreTable) -> Figures:
     """Shares of groups of questions that are answered right together, by score."""
     joint = table.where(metric="joint")
@@ -204,15 +256,18 @@ def _estimate_groups(table: ScoreTable) -> Figures:
 def _estimate_beaf(table: ScoreTable) -> Figures:
     """Precision, recall, F1 as in BEAF's `beaf_metric.py`; F1 of TU and 1 - ID as in arXiv:2407.13442."""
     questions = table.where(metric="accuracy").scored
-    present, right = (questions.frame["answer"] == "yes").to_numpy(), questions.values == 1  # (n,) bool
-    said_yes, is_yes = ScoreTable(questions.frame[present == right]), ScoreTable(questions.frame[present])
-    yield said_yes.figure(metric="precision", type="all")
-    yield is_yes.figure(metric="recall", type="all")
+    is_yes, is_right = (questions.frame["answer"] == "yes").to_numpy(), questions.values == 1  # (n,) bool
+    answered_yes = ScoreTable(questions.frame[is_yes == is_right])
+    should_be_yes = ScoreTable(questions.frame[is_yes])
+    yield answered_yes.figure(metric="precision", type="all")
+    yield should_be_yes.figure(metric="recall", type="all")
     understood = table.where(metric="joint", type=REMOVED).scored.values  # TU
-    changed = table.where(
-        metric="pair", type=KEPT, outcome=OUTCOMES[1:3]
-    ).scored.values  # two rows a pair: ID / 2
-    means = {"F1": (said_yes.values, is_yes.values), "F1 (TU, ID)": (understood, 1 - 2 * changed)}
+    one_right = {"metric": "pair", "type": KEPT, "outcome": OUTCOMES[1:3]}
+    undecided = table.where(**one_right).scored.values  # two rows per pair, so their mean is ID / 2
+    means = {
+        "F1": (answered_yes.values, should_be_yes.values),
+        "F1 (TU, ID)": (understood, 1 - 2 * undecided),
+    }
     for metric, (first, second) in means.items():
         a, b = (float(part.mean()) if len(part) else 0.0 for part in (first, second))
         value = 2 * a * b / (a + b) if len(first) and len(second) and a + b else None  # harmonic mean
@@ -225,7 +280,10 @@ def _estimate_difficulty(joint: ScoreTable, score: str) -> Figures:
     axes = list(dict.fromkeys(axis for level_of in levels.values() for axis in level_of))
     for index, axis in enumerate(axes):
         later = axes[index + 1 :]
-        level_of = {text: entry[axis] for text, entry in levels.items() if not any(entry[a] for a in later)}
+        level_of = {}  # JSON -> level of this axis
+        for text, entry in levels.items():
+            if not any(entry[other] for other in later):
+                level_of[text] = entry[axis]
         for level in sorted({*level_of.values()}):
             members = joint.where(difficulty=tuple(text for text, own in level_of.items() if own == level))
             labels = {"metric": "joint by difficulty", "type": score, "axis": axis, "level": str(level)}
@@ -241,42 +299,13 @@ def _estimate_minimal_pairs(table: ScoreTable) -> Figures:
     complete = np.isfinite(pairs).all((1, 2))
     scores, unscored = pairs[complete], int((~complete).sum())
     clusters = np.array(cells.clusters)[::4][complete].tolist()  # one per pair
-    answers = "cell" not in cells.names("metric")  # 0 or 1, not scores of a model's own scale
-    for part, estimate in two_way.effects(scores, clusters, 1.0 if answers else None).items():
+    are_answers = "cell" not in cells.names("metric")  # 0 or 1, not scores of a model's own scale
+    for part, estimate in two_way.effects(scores, clusters, 1.0 if are_answers else None).items():
         yield figure(estimate, unit="", unscored=unscored, metric="effect", part=part)
     for part, estimate in two_way.shares(scores, clusters).items():
         yield figure(estimate, unit="%", unscored=unscored, metric="part", part=part)
-    more = {"text alone": two_way.text_alone} | ({} if answers else {"same caption": two_way.same_caption})
-    for metric, estimator in more.items():
-        yield figure(estimator(scores, clusters), unit="%", unscored=unscored, metric=metric)
-
-
-def _estimate_judged(table: ScoreTable, rates: Rates | None) -> Figures:
-    """Shares of the first images found that lack the denied object, as judged and corrected for the judge."""
-    for k in KS:
-        for kind in JUDGED:
-            satisfied = table.where(metric=f"satisfied@{k}", kind=kind)
-            if len(satisfied):
-                yield satisfied.figure(metric=f"satisfied@{k}", kind=kind, statistic="judged")
-            verdicts = table.where(metric=f"without@{k}", kind=kind)
-            if not len(verdicts):
-                continue
-            labels: Row = {"metric": f"without@{k}", "kind": kind, "direction": TEXT_TO_IMAGE}
-            share = verdicts.estimate()
-            yield verdicts.describe(share, unit="%", statistic="judged", **labels)
-            if share is not None and rates is not None:
-                corrected = calibration.correct(share, rates)
-                row = number(corrected.value, unit="%", n=share.n, statistic="corrected", **labels)
-                yield {**row, "low": corrected.low, "high": corrected.high, "refused": corrected.refused}
-        sides = []  # query -> source, share of its images that lack the object; NaN if a verdict is missing
-        for kind in (NEGATED, ORIGINAL):
-            verdicts = table.where(metric=f"without@{k}", kind=kind)
-            rows = verdicts.frame.assign(item=verdicts.frame["item"].cat.codes, source=verdicts.clusters)
-            by_query = rows.groupby("item", sort=False)
-            is_incomplete = by_query["value"].apply(lambda values: values.isna().any())
-            sides.append(by_query.agg({"source": "first", "value": "mean"}).mask(is_incomplete))
-        pairs = sides[0].join(sides[1], how="inner", rsuffix="_other").dropna()
-        differences = (pairs["value"] - pairs["value_other"]).to_numpy()  # (queries,) in [-1, 1]
-        avoided = statistics.bounded_mean(differences, pairs["source"].tolist(), -1.0, 1.0)
-        if avoided is not None:
-            yield figure(avoided, unit="points", metric=f"avoided@{k}", direction=TEXT_TO_IMAGE)
+    text_alone = two_way.text_alone(scores, clusters)
+    yield figure(text_alone, unit="%", unscored=unscored, metric="text alone")
+    if not are_answers:
+        same_caption = two_way.same_caption(scores, clusters)
+        yield figure(same_caption, unit="%", unscored=unscored, metric="same caption")

@@ -1,8 +1,11 @@
-"""Recall at k in both directions, block by block, so that the matrix of all scores is never held.
+"""Ranks images by captions and captions by images, for recall at k, without the whole matrix of scores; then
+the same for baselines, and the first images that a caption finds.
 
 Text to image: the share of captions whose image is among the k best. Image to text: the share of images that
 have a caption among the k best. Scores are cosines in float64; two that differ by less than `TIE` are equal,
 and `protocol` decides what a tie counts: docs/reference/quirks.md.
+
+Sizes: N captions, G gallery entries, Q queries (N or G), D features.
 """
 
 from __future__ import annotations
@@ -19,8 +22,8 @@ from nein.metrics.dual import prepare, products
 PROTOCOLS = ("fixed", "paper")
 KS = (1, 5)
 TIE = 1e-13  # above the rounding error of a sum in another order (width * 2**-53)
-BLOCK_SIZE = 2**20  # scores held at once
-ROWS = 4096  # features prepared at once
+BLOCK_SIZE = 2**20  # scores in memory at once
+ROWS = 4096  # rows of features in memory at once
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,8 @@ class Ranks:
     before: np.ndarray  # (Q,) int: tied entries that come before the first own one in the gallery
 
     def recall(self, k: int, protocol: str = "fixed") -> np.ndarray:
-        """(Q,) float64: the probability that an own entry is among the first k. With r places left for
-        relevant + tied entries in random order: 1 - C(tied, r) / C(relevant + tied, r)."""
+        """(Q,) float64: the probability that an own entry is among the first k, if ties are in random order:
+        1 - C(tied, r) / C(relevant + tied, r), with r places left for tied entries. "paper": file order."""
         if choose("protocol", protocol, PROTOCOLS) == "paper":
             return (self.better + self.before < k).astype(np.float64)
         total = self.tied + self.relevant  # (Q,) entries with the best own score
@@ -49,80 +52,6 @@ class Ranks:
     def select(self, queries: np.ndarray) -> Ranks:
         arrays = (self.best, self.better, self.tied, self.relevant, self.before)
         return Ranks(*(array[queries] for array in arrays))
-
-
-def rank_shared_scores(scores: np.ndarray, owner: np.ndarray, queries: int) -> Ranks:
-    """Ranks where all queries share the scores of the entries, (M,); owner: (M,) the query of each entry."""
-    best = np.full(queries, -np.inf, dtype=np.float32)  # (Q,)
-    np.maximum.at(best, owner, scores)
-    order = np.argsort(scores, kind="stable")  # (M,) entries by score, equal ones in gallery order
-    # (Q,) each: entries below the best own score, and entries up to it
-    lower, upper = (np.searchsorted(scores[order], best, side) for side in ("left", "right"))
-    best_entries = np.flatnonzero(scores == best[owner])
-    relevant = np.bincount(owner[best_entries], minlength=queries)
-    position = np.empty(len(scores), dtype=np.int64)  # (M,) inverse of `order`
-    position[order] = np.arange(len(scores))
-    first = np.full(queries, len(scores), dtype=np.int64)  # (Q,) position of the first best own entry
-    np.minimum.at(first, owner[best_entries], position[best_entries])
-    return Ranks(best, len(scores) - upper, upper - lower - relevant, relevant, first - lower)
-
-
-def mean_feature(
-    vectors: np.ndarray, rows: np.ndarray | None = None, features: str = "normalised"
-) -> np.ndarray:
-    """(D,) float64: the mean of these rows of the (N, D) features, each prepared; None: of all rows."""
-    rows = np.arange(len(vectors)) if rows is None else rows
-    total = np.zeros(vectors.shape[1])
-    for start in range(0, len(rows), ROWS):
-        total += prepare(vectors[rows[start : start + ROWS]], features).sum(0)
-    return total / max(1, len(rows))
-
-
-def rank_baselines(
-    texts: np.ndarray,
-    pictures: np.ndarray,
-    caption_rows: np.ndarray,
-    gallery_rows: np.ndarray,
-    targets: np.ndarray,
-) -> tuple[dict[str, Ranks], dict[str, Ranks]]:
-    """`rank` for the baselines, by name: each image, or each caption, is replaced by the mean of all. By
-    linearity this is the mean score over all of them (Hessel & Lee, EMNLP 2020, arXiv:2010.06572)."""
-
-    def against(vectors: np.ndarray, rows: np.ndarray, other: np.ndarray) -> np.ndarray:  # (len(rows),)
-        starts = range(0, len(rows), ROWS)
-        return np.concatenate([products(prepare(vectors[rows[s : s + ROWS]]), other) for s in starts])
-
-    text_scores = against(texts, caption_rows, mean_feature(pictures, gallery_rows))  # (N,)
-    image_scores = against(pictures, gallery_rows, mean_feature(texts, np.unique(caption_rows)))  # (G,)
-    # A caption with the mean image scores the same with every gallery entry: zeros say so.
-    entries, size = np.arange(len(gallery_rows)), len(gallery_rows)
-    by_picture = {TEXT_ONLY: np.zeros_like(image_scores), PICTURE_ONLY: image_scores}
-    by_caption = {TEXT_ONLY: text_scores, PICTURE_ONLY: np.zeros_like(text_scores)}
-    return (
-        {
-            name: rank_shared_scores(scores, entries, size).select(targets)
-            for name, scores in by_picture.items()
-        },
-        {name: rank_shared_scores(scores, targets, size) for name, scores in by_caption.items()},
-    )
-
-
-def find_top(
-    texts: np.ndarray,
-    pictures: np.ndarray,
-    caption_rows: np.ndarray,
-    gallery_rows: np.ndarray,
-    count: int,
-    seeds: Sequence[int],
-) -> np.ndarray:
-    """(Q, count) int64 gallery entries per caption, the best first; ties in an order drawn by its seed."""
-    gallery = prepare(pictures[gallery_rows])  # (G, D)
-    entries = np.empty((len(caption_rows), min(count, len(gallery))), dtype=np.int64)
-    for row, (text, seed) in enumerate(zip(caption_rows, seeds, strict=True)):
-        scores = products(gallery, prepare(texts[[text]]))  # (G,)
-        shuffled = np.random.default_rng(seed).permutation(len(gallery))
-        entries[row] = shuffled[np.argsort(-scores[shuffled], kind="stable")][: entries.shape[1]]
-    return entries
 
 
 def rank(
@@ -144,7 +73,8 @@ def rank(
     count, size = len(caption_rows), len(gallery)
     step = max(1, BLOCK_SIZE // max(gallery.shape))
     blocks = [slice(start, min(start + step, count)) for start in range(0, count, step)]
-    # --- each query's best own score
+
+    # Each query's best own score.
     own_scores = np.empty(count)  # (N,) each caption's score with its own image
     for block in blocks:
         own_scores[block] = (prepare(texts[caption_rows[block]]) * gallery[targets[block]]).sum(-1)
@@ -155,29 +85,112 @@ def rank(
     first = np.full(size, count)  # (G,) the earliest of them in the file
     np.minimum.at(first, targets[best_rows], best_rows)
     best[relevant == 0] = np.inf  # nothing is above or equal
-    # --- counts against it, block by block: better, tied with others', tied and earlier in the file
-    of_text = np.zeros((3, count), np.int64)
-    make_thumbnail = np.zeros((3, size), np.int64)
+
+    # Counts of entries that compare with it: better; tied, of others; tied, of others, earlier in the file.
+    caption_counts = np.zeros((3, count), np.int64)
+    image_counts = np.zeros((3, size), np.int64)
     for block in blocks:
         scores = prepare(texts[caption_rows[block]]) @ gallery.T  # (captions of the block, G)
         is_above, rows, entries = _compare_scores(scores, own_scores[block, None])
-        foreign, earlier = targets[block][rows] != entries, entries < targets[block][rows]
-        of_text[:, block] = (
-            is_above.sum(1),
-            *(np.bincount(rows[w], None, len(is_above)) for w in (foreign, earlier)),
-        )
+        own = targets[block][rows]  # of each tie: the caption's own entry
+        caption_counts[0, block] = is_above.sum(1)
+        caption_counts[1, block] = np.bincount(rows[entries != own], minlength=len(is_above))
+        caption_counts[2, block] = np.bincount(rows[entries < own], minlength=len(is_above))
         is_above, rows, entries = _compare_scores(scores, best)
-        foreign = targets[block][rows] != entries
-        earlier = foreign & (rows + block.start < first[entries])
-        make_thumbnail += is_above.sum(0), *(np.bincount(entries[w], None, size) for w in (foreign, earlier))
-    better, tied, before = of_text
+        is_foreign = targets[block][rows] != entries
+        is_earlier = is_foreign & (rows + block.start < first[entries])
+        image_counts[0] += is_above.sum(0)
+        image_counts[1] += np.bincount(entries[is_foreign], minlength=size)
+        image_counts[2] += np.bincount(entries[is_earlier], minlength=size)
+    better, tied, before = caption_counts
     to_image = Ranks(own_scores, better, tied, np.ones_like(better), before)
-    better, tied, before = make_thumbnail
+    better, tied, before = image_counts
     return to_image, Ranks(best, better, tied, relevant, before)
 
 
 def _compare_scores(scores: np.ndarray, limit: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(mask of the scores above the limit, rows and columns of the scores equal to it), within `TIE`."""
-    is_above = scores > limit + TIE
+    is_above = scores > limit + TIE  # (captions of the block, G)
     rows, columns = np.divmod(np.flatnonzero((scores > limit - TIE) ^ is_above), scores.shape[1])
     return is_above, rows, columns
+
+
+# --- baselines --------------------------------------------------------------------------------------
+
+
+def rank_baselines(
+    texts: np.ndarray,
+    pictures: np.ndarray,
+    caption_rows: np.ndarray,
+    gallery_rows: np.ndarray,
+    targets: np.ndarray,
+) -> tuple[dict[str, Ranks], dict[str, Ranks]]:
+    """(baseline -> ranks of captions, baseline -> ranks of images); arguments as of `rank`.
+
+    "text only" replaces each image, "picture only" each caption, by the mean of all. By linearity this is the
+    mean score over all of them (Hessel & Lee, EMNLP 2020, arXiv:2010.06572)."""
+    text_scores = _score_all(texts, caption_rows, mean_feature(pictures, gallery_rows))  # (N,)
+    image_scores = _score_all(pictures, gallery_rows, mean_feature(texts, np.unique(caption_rows)))  # (G,)
+    # A caption with the mean image scores the same with every gallery entry: zeros say so.
+    entry_scores = {TEXT_ONLY: np.zeros_like(image_scores), PICTURE_ONLY: image_scores}
+    caption_scores = {TEXT_ONLY: text_scores, PICTURE_ONLY: np.zeros_like(text_scores)}
+    to_image, to_text, size = {}, {}, len(gallery_rows)
+    for baseline in (TEXT_ONLY, PICTURE_ONLY):
+        entry_ranks = rank_shared_scores(entry_scores[baseline], np.arange(size), size)
+        to_image[baseline] = entry_ranks.select(targets)  # a caption's rank is that of its image
+        to_text[baseline] = rank_shared_scores(caption_scores[baseline], targets, size)
+    return to_image, to_text
+
+
+def _score_all(vectors: np.ndarray, rows: np.ndarray, feature: np.ndarray) -> np.ndarray:
+    """(len(rows),) float64: the scores of these rows of the (N, D) features with one feature, (D,)."""
+    starts = range(0, len(rows), ROWS)
+    return np.concatenate([products(prepare(vectors[rows[s : s + ROWS]]), feature) for s in starts])
+
+
+def mean_feature(
+    vectors: np.ndarray, rows: np.ndarray | None = None, features: str = "normalised"
+) -> np.ndarray:
+    """(D,) float64: the mean of these rows of the (N, D) features, each prepared; None: of all rows."""
+    rows = np.arange(len(vectors)) if rows is None else rows
+    total = np.zeros(vectors.shape[1])
+    for start in range(0, len(rows), ROWS):
+        total += prepare(vectors[rows[start : start + ROWS]], features).sum(0)
+    return total / max(1, len(rows))
+
+
+def rank_shared_scores(scores: np.ndarray, owner: np.ndarray, queries: int) -> Ranks:
+    """Ranks of `queries` that all share the scores (M,) of M entries; owner: (M,) the query of each entry."""
+    best = np.full(queries, -np.inf, dtype=np.float32)  # (Q,)
+    np.maximum.at(best, owner, scores)
+    order = np.argsort(scores, kind="stable")  # (M,) entries by score, equal ones in gallery order
+    lower = np.searchsorted(scores[order], best, "left")  # (Q,) entries below the best own score
+    upper = np.searchsorted(scores[order], best, "right")  # (Q,) entries up to it
+    best_entries = np.flatnonzero(scores == best[owner])
+    relevant = np.bincount(owner[best_entries], minlength=queries)
+    position = np.empty(len(scores), dtype=np.int64)  # (M,) inverse of `order`
+    position[order] = np.arange(len(scores))
+    first = np.full(queries, len(scores), dtype=np.int64)  # (Q,) position of the first best own entry
+    np.minimum.at(first, owner[best_entries], position[best_entries])
+    return Ranks(best, len(scores) - upper, upper - lower - relevant, relevant, first - lower)
+
+
+# --- first images -----------------------------------------------------------------------------------
+
+
+def find_top(
+    texts: np.ndarray,
+    pictures: np.ndarray,
+    caption_rows: np.ndarray,
+    gallery_rows: np.ndarray,
+    count: int,
+    seeds: Sequence[int],
+) -> np.ndarray:
+    """(N, count) int64 gallery entries per caption, the best first; ties in an order drawn by its seed."""
+    gallery = prepare(pictures[gallery_rows])  # (G, D)
+    entries = np.empty((len(caption_rows), min(count, len(gallery))), dtype=np.int64)
+    for row, (text, seed) in enumerate(zip(caption_rows, seeds, strict=True)):
+        scores = products(gallery, prepare(texts[[text]]))  # (G,)
+        shuffled = np.random.default_rng(seed).permutation(len(gallery))
+        entries[row] = shuffled[np.argsort(-scores[shuffled], kind="stable")][: entries.shape[1]]
+    return entries
