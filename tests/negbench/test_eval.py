@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nein import metrics
-from nein.benchmarks.negbench import models, report, scores
+from nein.benchmarks.negbench import models, report, scoring
 from nein.benchmarks.negbench import runs as run
 from nein.datasets.negbench import loading, registry
 from nein.datasets.negbench.official import write as write_csv
@@ -229,7 +229,7 @@ def card_run(data, **changes):
 
 
 def test_a_card_says_what_was_offered_chosen_and_right(monkeypatch):
-    monkeypatch.setattr(scores, "read_rows", lambda run, task: run.rows(task))
+    monkeypatch.setattr(scoring, "read_rows", lambda run, task: run.rows(task))
     (data,) = loading.load("nano", scenes=8)
     tied = {"shares": [0.5, 0.5, 0, 0], "credit": 0.5, "scores": [1.25, 1.25, 0.0, -1.0]}
     mute = {"shares": None, "credit": None, "reason": "no letter", "answer": "Hm."}

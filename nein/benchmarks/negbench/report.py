@@ -1,5 +1,5 @@
-"""The page of finished NegBench runs: its finding, its notes, cards of single questions and captions; then
-the numbers that the papers print. Torch is not imported."""
+"""Makes the page of finished NegBench runs: negation gaps, finding, notes, and cards of single questions and
+captions; then reads the numbers that the papers print. Torch is not imported."""
 
 from __future__ import annotations
 
@@ -46,27 +46,7 @@ HOW = (
     "Percentages. ± and [ ]: 95 % interval, clustered by picture. ↑ higher is better, ↓ lower is better. "
     "Negation gap: recall with the original captions minus recall with the negated ones, paired."
 )
-THUMBNAIL_SIDE = 256  # pixels of an image's longer side
 MAX_QUESTIONS, MAX_CAPTIONS = 400, 24  # cards of questions, and of negated captions, in a page
-UNKNOWN_TEMPLATE = "unknown template"
-GAP_COLUMNS = ["model", "data", "task", "variant"]
-K = max(KS)  # rank of recall in retrieval's negation gap: authors print recall at 5
-_RECALL = {"metric": f"recall@{K}", "direction": TEXT_TO_IMAGE}
-#: (measure, then selections: estimate on affirmed inputs, estimate on negated inputs, gap)
-_GAP_MEASURES: Sequence[tuple[str, Row, Row, Row]] = (
-    (
-        f"recall@{K}",
-        {**_RECALL, "kind": ORIGINAL},
-        {**_RECALL, "kind": NEGATED},
-        {**_RECALL, "metric": f"gap@{K}"},
-    ),
-    (
-        "choices",
-        {"metric": "accuracy", "type": AFFIRMATION},
-        {"metric": "accuracy", "type": NEGATION},
-        {"metric": "gap"},
-    ),
-)
 
 
 @dataclass(frozen=True)
@@ -130,20 +110,20 @@ def _make_browser(runs: Sequence[EvaluatedRun]) -> Part:
 
 def load_evaluated(runs: Sequence[Folder]) -> list[EvaluatedRun]:
     """The runs under distinct names: the model's, else its folder's; equal runs get their paths too."""
-    all_facts = [run.manifest()["summary"] for run in runs]
-    folders: dict[str, set[str]] = {}
-    for run, facts in zip(runs, all_facts, strict=True):
+    summaries = [run.manifest()["summary"] for run in runs]
+    folders: dict[str, set[str]] = {}  # model -> its folders
+    for run, facts in zip(runs, summaries, strict=True):
         folders.setdefault(facts["model"], set()).add(run.path.parent.name)
     path_counts = Counter(run.path.parts[-2:] for run in runs)  # (model, data set) -> runs
     evaluated_runs = []
-    for run, facts in zip(runs, all_facts, strict=True):
+    for run, facts in zip(runs, summaries, strict=True):
         name = run.path.parent.name if len(folders[facts["model"]]) > 1 else facts["model"]
         if path_counts[run.path.parts[-2:]] > 1:
             name = f"{name} ({run.path.parents[1]})"
         files = [run.path / FIGURES_CSV, run.path / judged.JUDGED_CSV]
         figures = frames.concat(frames.read(file) for file in files if file.exists())
-        # data set and task, as tables show them
-        data = [f"{facts['title']}{'' if t in (RETRIEVAL, MCQ) else f' {t}'}" for t in figures["task"]]
+        suffixes = ["" if task in (RETRIEVAL, MCQ) else f" {task}" for task in figures["task"]]
+        data = [facts["title"] + suffix for suffix in suffixes]  # as tables show it
         labels = {"benchmark": "negbench", "model": name, "dataset": facts["dataset"], "data": data}
         evaluated_runs.append(
             EvaluatedRun(run, {**facts, "model": name}, frames.with_columns(figures, **labels))
@@ -152,6 +132,22 @@ def load_evaluated(runs: Sequence[Folder]) -> list[EvaluatedRun]:
 
 
 # --- gaps, finding and notes -----------------------------------------------------------------------
+
+K = max(KS)  # rank of recall in retrieval's negation gap: authors print recall at 5
+_RECALL = {"metric": f"recall@{K}", "direction": TEXT_TO_IMAGE}
+#: Measure -> selections of the estimate on affirmed inputs, of that on negated inputs, and of their gap.
+_GAP_MEASURES: Mapping[str, tuple[Row, Row, Row]] = {
+    f"recall@{K}": (
+        {**_RECALL, "kind": ORIGINAL},
+        {**_RECALL, "kind": NEGATED},
+        {**_RECALL, "metric": f"gap@{K}"},
+    ),
+    "choices": (
+        {"metric": "accuracy", "type": AFFIRMATION},
+        {"metric": "accuracy", "type": NEGATION},
+        {"metric": "gap"},
+    ),
+}
 
 
 def negation_gaps(finished: Sequence[Finished]) -> pd.DataFrame:
@@ -162,11 +158,12 @@ def negation_gaps(finished: Sequence[Finished]) -> pd.DataFrame:
 def _find_gaps(figures: pd.DataFrame) -> pd.DataFrame:
     """The gaps of every model, data set, task and wording, in recall at `K` and in choices."""
     rows: list[Any] = []
+    columns = ["model", "data", "task", "variant"]
     figures = frames.select(figures, source="")
-    figures = figures.assign(**{name: "" for name in GAP_COLUMNS if name not in figures})
-    for key, group_rows in figures.groupby(GAP_COLUMNS, observed=True, sort=False):
-        labels = dict(zip(GAP_COLUMNS, key, strict=True))
-        for name, *selections in _GAP_MEASURES:
+    figures = figures.assign(**{name: "" for name in columns if name not in figures})
+    for key, group_rows in figures.groupby(columns, observed=True, sort=False):
+        labels = dict(zip(columns, key, strict=True))
+        for name, selections in _GAP_MEASURES.items():
             affirmed, negated, gap = (frames.pick(group_rows, **selection) for selection in selections)
             if affirmed and negated and gap and gap["value"] is not None:
                 measure = f"{name}, {labels['task']} ({labels['variant']})"
@@ -176,9 +173,12 @@ def _find_gaps(figures: pd.DataFrame) -> pd.DataFrame:
 
 def make_finding(frame: pd.DataFrame) -> list[str]:
     """A sentence on the widest negation gap of text-to-image retrieval."""
-    rows = [row for row in frames.records(_find_gaps(frame)) if row["measure"].startswith("recall")]
+    gaps = []
+    for row in frames.records(_find_gaps(frame)):
+        if row["measure"].startswith("recall"):
+            gaps.append({**row, "model": f"{row['model']} ({row['data']}, {row['variant']})"})
     sentence = describe_widest(
-        frames.frame({**row, "model": f"{row['model']} ({row['data']}, {row['variant']})"} for row in rows),
+        frames.frame(gaps),
         quantity=f"text-to-image recall at {K}",
         change="a caption says what is absent",
         models="models and data sets",
@@ -187,6 +187,7 @@ def make_finding(frame: pd.DataFrame) -> list[str]:
 
 
 def make_notes(runs: Sequence[EvaluatedRun]) -> list[str]:
+    """What a reader of the tables must know: differing settings, limits, cut captions, unscored samples."""
     all_facts, lines = [run.facts for run in runs], []
     for key, name in (("protocol", "protocol"), ("features", "features"), ("limit", "--limit")):
         if len({facts[key] for facts in all_facts if facts["kind"] == "dual"}) > 1:
@@ -210,37 +211,40 @@ def make_notes(runs: Sequence[EvaluatedRun]) -> list[str]:
             lines.append(f"{run.name}: {share} are longer than the model's input and were truncated.")
         for figure in frames.records(run.figures):
             is_total = figure["metric"] == f"recall@{KS[0]}" or figure.get("type") == "all"
-            if is_total and figure["unscored"] and (reasons := frames.read_reasons(figure)):
-                reason, count = next(iter(reasons.items()))
-                names = (figure.get(key) for key in ("task", "variant", "kind", "direction"))
-                baseline = figure["metric"] if figure["metric"] in BASELINES else ""
-                label = ", ".join(filter(None, (run.name, *names, baseline)))
-                lines.append(f"{label}: {figure['unscored']} unscored; {count} of them: {reason}")
+            if not (is_total and figure["unscored"] and frames.read_reasons(figure)):
+                continue
+            reason, count = next(iter(frames.read_reasons(figure).items()))  # the most frequent one
+            names = [run.name, *(figure.get(key) for key in ("task", "variant", "kind", "direction"))]
+            names += [figure["metric"]] if figure["metric"] in BASELINES else []
+            label = ", ".join(name for name in names if name)
+            lines.append(f"{label}: {figure['unscored']} unscored; {count} of them: {reason}")
     return lines
 
 
 # --- cards of single questions and captions --------------------------------------------------------
 
 RunsByModel = Mapping[str, Sequence[ModelTasks]]  # name of a model -> its runs
-#: (run, task, records by name) -> (name of a record, answer) pairs; names outside the records are ignored.
-AnswerReader = Callable[[ModelTasks, Any, Mapping[str, Any]], Iterator[tuple[str, Any]]]
+#: (run, task, records by name) -> (name of a record, reply) pairs; names outside the records are ignored.
+ReplyReader = Callable[[ModelTasks, Any, Mapping[str, Any]], Iterator[tuple[str, Any]]]
 
 
-def _list_tasks(runs: RunsByModel, kind: type[Any]) -> Iterator[tuple[str, ModelTasks, Any]]:
-    """Yields (model, run, task) for all tasks of a kind."""
+def _list_tasks(runs: RunsByModel, task_type: type[Any]) -> Iterator[tuple[str, ModelTasks, Any]]:
+    """Yields (model, run, task) for all tasks of a type."""
     for model, model_runs in runs.items():
-        yield from ((model, run, task) for run in model_runs for task in run.tasks if isinstance(task, kind))
+        for run in model_runs:
+            yield from ((model, run, task) for task in run.tasks if isinstance(task, task_type))
 
 
 def _collect_replies(
-    runs: RunsByModel, records: Mapping[str, Any], kind: type[Any], read_answers: AnswerReader
+    runs: RunsByModel, records: Mapping[str, Any], task_type: type[Any], read_replies: ReplyReader
 ) -> dict[tuple[str, str], Any]:
-    """(model, name of a record) -> answer of the model. A run that cannot be read is logged and left out."""
+    """(model, name of a record) -> its reply. A run that cannot be read is logged and left out."""
     replies: dict[tuple[str, str], Any] = {}
-    for model, run, task in _list_tasks(runs, kind):
+    for model, run, task in _list_tasks(runs, task_type):
         try:
-            answers = read_answers(run, task, records)
-            replies |= {(model, name): answer for name, answer in answers if name in records}
+            for name, reply in read_replies(run, task, records):
+                if name in records:
+                    replies[model, name] = reply
         except UserError as error:
             log.warning("no sample of '%s' (%s) is shown: %s", run.folder.path, task.name, error)
     return replies
@@ -256,17 +260,21 @@ def make_question_cards(runs: RunsByModel, limit: int = MAX_QUESTIONS) -> Iterat
     drawn = {name: by_name[name] for name in cards.choose_ids(list(by_name), limit)}
     rows = _collect_replies(runs, drawn, ChoiceTask, _read_choice_rows)
     for name, (title, task, question) in drawn.items():
-        model_rows = [rows.get((model, name)) for model in runs]
-        templates = {_find_template(question, k) for row in model_rows if row for k in _list_chosen(row)}
-        templates |= {"none"} if any(row and row["shares"] is None for row in model_rows) else set()
+        model_rows = [rows.get((model, name)) for model in runs]  # one per model; None: not asked
+        templates = set[str]()  # of the chosen options
+        for row in model_rows:
+            if row and row["shares"] is None:
+                templates.add("none")
+            elif row:
+                templates.update(_name_template(question, k) for k in _list_chosen(row))
         right = question.options[question.correct]
         yield cards.Card(
             name,
             question.asked or right.text,
-            " · ".join(filter(None, (title, question.type))),
+            f"{title} · {question.type}" if question.type else title,
             {
                 "Task": [f"{title}, {task.key}"],
-                "Right": [_find_template(question, question.correct)],
+                "Right": [_name_template(question, question.correct)],
                 "Chosen": sorted(templates),
             },
             [[row["credit"] if row else None] for row in model_rows],
@@ -281,6 +289,7 @@ def _read_choice_rows(run: ModelTasks, task: Any, records: Mapping[str, Any]) ->
 
 
 def _make_reply(question: Question, row: Row | None) -> cards.CardReply | None:
+    """The model's choice, with a line per option in the order shown."""
     if row is None:
         return None
     line, options = row.get("answer") or "", question.options
@@ -288,12 +297,12 @@ def _make_reply(question: Question, row: Row | None) -> cards.CardReply | None:
         return cards.CardReply(cells=[Cell("none", row["reason"], "none")], line=line)
     mark = {1.0: "right", 0.0: "wrong"}.get(row["credit"], "none")
     names = [options[k].shown for k in _list_chosen(row)]
-    templates = dict.fromkeys(_find_template(question, k) for k in _list_chosen(row))
+    templates = dict.fromkeys(_name_template(question, k) for k in _list_chosen(row))
     rows = []
     for letter, k in zip(LETTERS, row["shown"], strict=False):
         score = f"{row['scores'][k]:.3f}" if row.get("scores") else ""
         share = f"{100 * row['shares'][k]:.0f} %"
-        rows.append((f"{letter}: {options[k].shown}", _find_template(question, k), share, score))
+        rows.append((f"{letter}: {options[k].shown}", _name_template(question, k), share, score))
     return cards.CardReply(
         cells=[Cell(" or ".join(names), " or ".join(templates), mark)], line=line, rows=rows
     )
@@ -304,8 +313,8 @@ def _list_chosen(row: Row) -> list[int]:
     return [k for k, share in enumerate(row["shares"] or ()) if share > 0]
 
 
-def _find_template(question: Question, k: int) -> str:
-    return question.options[k].template or UNKNOWN_TEMPLATE
+def _name_template(question: Question, k: int) -> str:
+    return question.options[k].template or "unknown template"
 
 
 def make_caption_cards(runs: RunsByModel, limit: int = MAX_CAPTIONS) -> Iterator[cards.Card]:
@@ -320,20 +329,14 @@ def make_caption_cards(runs: RunsByModel, limit: int = MAX_CAPTIONS) -> Iterator
     drawn = {name: by_name[name] for name in cards.choose_ids(list(by_name), limit)}
     images_found = _collect_replies(runs, drawn, RetrievalTask, _find_first_images)
     for name, (title, task, item, text) in drawn.items():
-        images_by_model = {
-            model: images_found[model, name] for model in runs if (model, name) in images_found
-        }
-        labeled_images = [("its image", item.image)]
-        for model, images in images_by_model.items():
-            labeled_images += [(f"{model}: {rank}", image) for rank, image in enumerate(images, 1)]
-        yield cards.Card(
-            name,
-            text,
-            f"{title} · retrieval",
-            {"Task": [f"{title}, {task.key}"]},
-            [[float(item.image in images_by_model[m]) if m in images_by_model else None] for m in runs],
-            [(label, _make_thumbnail(task, image, THUMBNAIL_SIDE // 2)) for label, image in labeled_images],
-        )
+        labeled_images, scores = [("its image", item.image)], list[list[float | None]]()
+        for model in runs:
+            images = images_found.get((model, name))
+            scores.append([None if images is None else float(item.image in images)])
+            labeled_images += [(f"{model}: {rank}", image) for rank, image in enumerate(images or (), 1)]
+        thumbnails = [(label, _make_thumbnail(task, image, 128)) for label, image in labeled_images]
+        facts = {"Task": [f"{title}, {task.key}"]}
+        yield cards.Card(name, text, f"{title} · retrieval", facts, scores, thumbnails)
 
 
 def _find_first_images(
@@ -341,24 +344,24 @@ def _find_first_images(
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yields (name, first images found) for each caption in `records` with a feature."""
     images, texts = run.read_features(task)
-    start = f"{run.data.name}/{task.key}/"
-    captions = {
-        name: text for name, (*_, text) in records.items() if name.startswith(start) and text in texts.rows
-    }
+    captions = {}  # name of a card -> its caption
+    for name, (*_, text) in records.items():
+        if name.startswith(f"{run.data.name}/{task.key}/") and text in texts.rows:
+            captions[name] = text
     seeds = [sample_seed(0, name) for name in captions]
-    yield from zip(
-        captions, judged.find_images(task, images, texts, [*captions.values()], seeds), strict=True
-    )
+    images_found = judged.find_images(task, images, texts, list(captions.values()), seeds)
+    yield from zip(captions, images_found, strict=True)
 
 
-def _make_thumbnail(task: Any, name: str, side: int = THUMBNAIL_SIDE) -> cards.Thumbnail:
+def _make_thumbnail(task: Any, name: str, side: int = 256) -> cards.Thumbnail:
+    """side: pixels of the image's longer side."""
     image = read_image(task.media, name)
     return {"none": image} if isinstance(image, str) else cards.make_thumbnail(image, side)
 
 
 # --- the papers' numbers ---------------------------------------------------------------------------
 
-KEY_COLUMNS = ("dataset", "variant", "task", "metric", "kind", "direction", "type")
+KEY_COLUMNS = ("dataset", "variant", "task", "metric", "kind", "direction", "type")  # that name a number
 
 
 @lru_cache(maxsize=1)
@@ -375,8 +378,11 @@ def paper_gaps() -> Iterator[dict[str, Any]]:
     """The gaps between printed numbers (see `Benchmark.paper_gaps`)."""
     columns = ["source", "row", "dataset", "task"]
     for (_, name, data, task), rows in paper_numbers().groupby(columns, observed=True, sort=False):
-        for measure, *selections, _ in _GAP_MEASURES:
-            affirmed, negated = (frames.pick(rows, **selection) for selection in selections)
+        for measure, (affirmed_selection, negated_selection, _) in _GAP_MEASURES.items():
+            affirmed, negated = (
+                frames.pick(rows, **affirmed_selection),
+                frames.pick(rows, **negated_selection),
+            )
             if affirmed and negated:
                 labels = {"model": name, "data": data, "measure": f"{measure}, {task} ({REPHRASED})"}
                 yield {**labels, "affirmed": affirmed["value"], "negated": negated["value"]}
