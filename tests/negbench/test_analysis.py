@@ -25,7 +25,7 @@ from nein.benchmarks.negbench.config import AnalyseConfig
 from tests.helpers.commands import exit_code
 from tests.metrics import tiny
 
-OWN = analysis.sentences(("dog", "cat"))
+OWN = analysis.make_sentences(("dog", "cat"))
 WIDTH = 40
 
 
@@ -125,7 +125,7 @@ def test_the_command_writes_numbers_and_pictures(tmp_path, clip_folder, capsys):
     # Each is the mean over pairs, with its standard error and the t interval of a mean inside its range.
     model, values = metrics.load_dual(str(clip_folder)), []
     for a, b in (("dog", "cat"), ("car", "bicycle"), ("cup", "chair")):
-        texts = [s.text for s in analysis.sentences((a, b))]
+        texts = [s.text for s in analysis.make_sentences((a, b))]
         values.append(measure(np.asarray(model.encode_text(texts))))
     reach = scipy.stats.t.ppf(0.975, 2)
     for row in (row for row in rows if row["model"] == clip_folder.name):

@@ -1,4 +1,4 @@
-"""`nein negbench analyse`: how text encoders place affirmed and negated templates.
+"""`nein negbench analyse`: measures how well text encoders separate affirmed and negated templates.
 
 OUT: table.md, figures.csv, report.html and measures.png with every measure of `MEASURES`; sentences.csv;
 coordinates.csv, pca.png and pca-all.png, like figures 6 and 9 of the paper.
@@ -34,12 +34,15 @@ from nein.reporting.page import Page, Section
 from nein.reporting.tables import Column, Row, Table
 from nein.wording.families import indefinite
 
+# --- templates --------------------------------------------------------------------------------------
+
 AFFIRMED, DENIED, TWO, HYBRID, NEITHER = "affirmed", "denied", "two", "hybrid", "neither"
 GROUPS = (AFFIRMED, DENIED, TWO, HYBRID, NEITHER)
 TITLES = dict(zip(GROUPS, ("A", "not A", "A and B", "A, not B", "neither A nor B"), strict=True))
 #: The first so many of every group are the paper's.
 PUBLISHED = 5
 
+#: Sentences about one object: affirmed, denied.
 _ONE = (
     ("This image includes {A}", "This image does not include {A}"),
     ("{A} is present in this image", "{A} is not present in this image"),
@@ -67,7 +70,7 @@ _ONE = (
     ("The scene includes {A}", "The scene excludes {A}"),
 )
 
-#: Sentences about two objects, separated by "|" or a line's end.
+#: Sentences about two objects: both there, the first alone, neither. Separated by "|" or a line's end.
 _BOTH = """
 This image includes {A} and {B} | {A} and {B} are present in this image
 This image shows {A} and {B} | {A} and {B} are depicted in this image
@@ -124,8 +127,8 @@ PAIRS: list[tuple[str, str]] = [(a, b) for a, _, b in (pair.partition("/") for p
 
 class Sentence(NamedTuple):
     text: str
-    group: str
-    template: int
+    group: str  # of `GROUPS`
+    template: int  # index in the group
     first: bool  # whether {A} is the pair's first object, else its second
 
 
@@ -135,7 +138,7 @@ def fill(template: str, a: str, b: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def sentences(pair: tuple[str, str]) -> list[Sentence]:
+def make_sentences(pair: tuple[str, str]) -> list[Sentence]:
     """Every template, about the pair's objects in both orders: 2 x 119 sentences."""
     return [
         Sentence(fill(template, *(pair if first else pair[::-1])), group, index, first)
@@ -145,7 +148,9 @@ def sentences(pair: tuple[str, str]) -> list[Sentence]:
     ]
 
 
-#: Name -> (title, what a structureless encoder gives or None).
+# --- measures ---------------------------------------------------------------------------------------
+
+#: Name -> (title, its value for an encoder without structure, or None). 1 / 95: of 96 points, 2 levels.
 MEASURES: dict[str, tuple[str, float | None]] = {
     "object": ("variance between objects", 1 / 95),
     "negation": ("variance between polarities", 1 / 95),
@@ -162,31 +167,32 @@ MEASURES: dict[str, tuple[str, float | None]] = {
 
 
 def measure(features: np.ndarray) -> dict[str, float]:
-    """Every measure of `MEASURES`, of the features (N, D) of `sentences`, which need no unit length."""
-    ends = np.cumsum([2 * len(TEMPLATES[group]) for group in GROUPS])  # of the groups in the rows
+    """Every measure of `MEASURES`, of the features (N, D) of `make_sentences`, which need no unit length."""
+    ends = np.cumsum([2 * len(TEMPLATES[group]) for group in GROUPS])  # where each group's rows end
     parts = np.split(normalise(features), ends[:-1])
+    # (2 objects, templates, D) unit rows per group
     by_group = {group: x.reshape(2, -1, x.shape[1]) for group, x in zip(GROUPS, parts, strict=True)}
-    # by_group: (2 objects, templates, D) unit rows per group
-    design = np.stack([by_group[AFFIRMED], by_group[DENIED]], axis=1)  # (object, polarity, template, D)
-    two_and_neither = np.concatenate(
-        [by_group[TWO].mean(0)[None], by_group[NEITHER][:, : by_group[TWO].shape[1]].mean(0)[None]]
-    )
+    affirmed, denied, two = by_group[AFFIRMED], by_group[DENIED], by_group[TWO]
+    design = np.stack([affirmed, denied], axis=1)  # (object, polarity, template, D)
+    by_polarity = design.swapaxes(0, 1)  # (polarity, object, template, D)
+    neither = by_group[NEITHER][:, : two.shape[1]]  # as many templates as "two"
+    two_and_neither = np.stack([two.mean(0), neither.mean(0)])  # (2, templates, D)
     return {
         "object": _eta_squared(design, 0),
         "negation": _eta_squared(design, 1),
-        "object_held_out": _leave_one_out(design.reshape(2, -1, *design.shape[2:])),
-        "negation_held_out": _leave_one_out(design.swapaxes(0, 1).reshape(2, -1, *design.shape[2:])),
-        "collapse_affirmed": _mean_cosine(by_group[AFFIRMED]),
-        "collapse_denied": _mean_cosine(by_group[DENIED]),
-        "twin_negation": float((by_group[AFFIRMED] * by_group[DENIED]).sum(-1).mean()),
-        "twin_object": float((by_group[AFFIRMED][0] * by_group[AFFIRMED][1]).sum(-1).mean()),
-        "denied_object_held_out": _leave_one_out(by_group[DENIED][:, None]),
+        "object_held_out": _leave_one_out(design),
+        "negation_held_out": _leave_one_out(by_polarity),
+        "collapse_affirmed": _mean_cosine(affirmed),
+        "collapse_denied": _mean_cosine(denied),
+        "twin_negation": float((affirmed * denied).sum(-1).mean()),
+        "twin_object": float((affirmed[0] * affirmed[1]).sum(-1).mean()),
+        "denied_object_held_out": _leave_one_out(denied[:, None]),
         "hybrid_held_out": _leave_one_out(by_group[HYBRID][:, None]),
         "neither_held_out": _leave_one_out(two_and_neither[:, None]),
     }
 
 
-def components(features: np.ndarray) -> np.ndarray:
+def find_components(features: np.ndarray) -> np.ndarray:
     """(N, 2) principal components of unit features; the largest coordinate of each by size is positive."""
     x = normalise(features)
     left_vectors, values, _ = np.linalg.svd(x - x.mean(0), full_matrices=False)
@@ -203,22 +209,21 @@ def _eta_squared(design: np.ndarray, axis: int) -> float:
     total = float(((points - centre) ** 2).sum())
     if total == 0:
         return 0.0
-    levels = np.moveaxis(design, axis, 0).reshape(design.shape[axis], -1, dimensions)
+    levels = np.moveaxis(design, axis, 0).reshape(design.shape[axis], -1, dimensions)  # (level, points, D)
     return float(levels.shape[1] * ((levels.mean(1) - centre) ** 2).sum() / total)
 
 
 def _leave_one_out(classes: np.ndarray) -> float:
-    """Nearest-centroid accuracy, leaving out one template at a time; a tie counts one half. classes: (2,
-    variants, templates, D)."""
+    """Nearest-centroid accuracy, leaving out one template at a time; a tie counts one half.
+    classes: (2 classes, variants, templates, D)."""
     _, variants, count, _ = classes.shape
     totals = classes.sum((1, 2))  # (2, D)
     right = 0.0
     for k in range(count):
-        held_out = classes[:, :, k]
-        centroids = (totals - held_out.sum(1)) / (variants * (count - 1))
-        distances = ((held_out[:, :, None] - centroids[None, None]) ** 2).sum(
-            -1
-        )  # (class, variant, centroid)
+        held_out = classes[:, :, k]  # (2, variants, D)
+        centroids = (totals - held_out.sum(1)) / (variants * (count - 1))  # (2, D)
+        differences = held_out[:, :, None] - centroids[None, None]  # (2, variants, 2 centroids, D)
+        distances = (differences**2).sum(-1)  # (2, variants, 2 centroids)
         for truth in (0, 1):
             gap = distances[truth, :, 1 - truth] - distances[truth, :, truth]
             right += float((gap > 1e-12).sum() + 0.5 * (np.abs(gap) <= 1e-12).sum())
@@ -226,102 +231,21 @@ def _leave_one_out(classes: np.ndarray) -> float:
 
 
 def _mean_cosine(group: np.ndarray) -> float:
-    """Mean cosine over all pairs of different sentences; (2, templates, D) unit rows."""
+    """Mean cosine over all pairs of different sentences; group: (2, templates, D) unit rows."""
     points = group.reshape(-1, group.shape[-1])
-    n = len(points)
-    total = points.sum(0)
+    n, total = len(points), points.sum(0)
     return float((total @ total - (points**2).sum()) / (n * (n - 1)))
 
 
-def run(options: AnalyseConfig) -> None:
-    """The command. Raises UserError or MetricError."""
-    pairs, out = options.pairs() or PAIRS, options.out
-    chosen = {name: None if name.startswith("sentence:") else models.choose(name) for name in options.model}
-    short = [net.name if net else Path(name).name.removeprefix("sentence:") for name, net in chosen.items()]
-    labels = [name if short.count(label) > 1 else label for name, label in zip(chosen, short, strict=True)]
-    atomic.make_folder(out)
-    device = machine.Processes().device(options.device)
-    # On a CPU a result does not depend on the number of cores.
-    machine.set_threads(1 if device == "cpu" else options.threads or 0)
-    sets = [sentences(pair) for pair in pairs]
-    texts = list(dict.fromkeys(s.text for group in sets for s in group))
-    rows, coordinates = list[Json](), list[Json]()
-    for label, (name, choice) in zip(labels, chosen.items(), strict=True):
-        encoder = metrics.load_dual(choice.reference if choice else name, device=device, batch_size=32)
-        encoded = dict(zip(texts, encoder.encode_text(texts), strict=True))
-        if bad := next((text for text, row in encoded.items() if not np.isfinite(row).all()), None):
-            raise UserError(f"'{name}' cannot encode the sentence '{bad}': its feature is not finite.")
-        features = [np.stack([encoded[s.text] for s in group]) for group in sets]  # (sentences, D) per pair
-        rows += _estimate_measures([measure(pair_features) for pair_features in features], pairs, label)
-        for key, _, groups in PLOTS:
-            indices = [index for index, s in enumerate(sets[0]) if s.group in groups]
-            for index, (x, y) in zip(indices, components(features[0][indices]).tolist(), strict=True):
-                text, group, template, first = sets[0][index]
-                entries = {"plot": key, "model": label, "group": group, "template": template}
-                first_name = f"A = {pairs[0][not first]}"
-                coordinates.append({**entries, "first": first_name, "sentence": text, "x": x, "y": y})
-    points = pd.DataFrame(coordinates).round(6)
-    parts = [pd.DataFrame(group).assign(pair="/".join(pair)) for pair, group in zip(pairs, sets, strict=True)]
-    named = pd.concat(parts).reindex(columns=["pair", *Sentence._fields])
-    named["published"] = named["template"] < PUBLISHED
-    for name, table in (("coordinates", points), ("sentences", named)):
-        atomic.write_text(out / f"{name}.csv", table.to_csv(index=False, lineterminator="\n"))
-    for metric, (_, chance) in MEASURES.items():
-        if chance is not None:
-            rows.append({**frames.number(chance, unit="", model=CHANCE, metric=metric), "source": "chance"})
-    figures = frames.frame(rows, benchmark="templates")
-    note = (
-        f"Means over {len(pairs)} pairs of objects ({', '.join(map('/'.join, pairs))}), ± and [ ]: "
-        "95 % interval over pairs. A small share between polarities together with a high cosine to the own "
-        f"negation means that negation hardly moves a sentence. {PUBLISHED} templates of each group are the "
-        "paper's."
-    )
-    drawn = [
-        plots.plot(key, title, {"source": ""}, scatter, points=points[points["plot"] == key])
-        for key, title, _ in PLOTS
-    ]
-    sections = [Section("measures", "Measures", [MEASURED], [DOTS, *drawn])]
-    page = Page("Templates: what text encoders separate", notes=[note], sections=sections)
-    written = pages.write(out, figures, page, ("md", "csv", "plots", "html"))
-    last = pages.list_files(out, written, 0)
-    print(pages.format_headline(figures, [MEASURED], [note], last), end="")
+# --- table and plots --------------------------------------------------------------------------------
 
-
-def _estimate_measures(
-    values: Sequence[dict[str, float]], pairs: Sequence[tuple[str, str]], model: str
-) -> Iterator[Json]:
-    """The mean of every measure over pairs of objects, with the t interval of a mean inside its range."""
-    clusters = ["/".join(sorted(pair)) for pair in pairs]
-    for metric in MEASURES:
-        estimate = statistics.mean([value[metric] for value in values], clusters)
-        if estimate is not None and estimate.low is not None and estimate.high is not None:
-            least = -1.0 if metric.startswith(("collapse", "twin")) else 0.0  # cosines; others are shares
-            low, high = max(least, estimate.low), min(1.0, estimate.high)
-            estimate = replace(estimate, low=low, high=high)
-        yield frames.figure(estimate, unit="", model=model, metric=metric)
-
-
-def scatter(figures: pd.DataFrame, *, points: pd.DataFrame) -> plots.Canvas:
-    """Principal components of sentences, whatever the figures: a panel per model; color: group, marker: the
-    object that stands first."""
-    canvas, axes = plots.panels([*points["model"].unique()], 2.8, shared=False)
-    for at, (_, of_model) in zip(axes, points.groupby("model", sort=False), strict=True):
-        for number, (first, of_first) in enumerate(of_model.groupby("first", sort=False)):
-            for group, part in of_first.groupby("group", sort=False):
-                look: Any = {"color": COLORS[str(group)], "label": f"{TITLES[str(group)]}, {first}"}
-                at.scatter(
-                    part["x"], part["y"], s=14, marker="o^sD"[number], alpha=0.75, linewidths=0, **look
-                )
-        at.set(xticks=[], yticks=[])
-    return plots.add_labels(canvas, "component 1", "component 2")
-
-
-CHANCE = "without structure"
+CHANCE = "without structure"  # the name of this encoder in the column "model"
 COLORS = dict(zip(GROUPS, (plots.BLUE, plots.RED, "#0891b2", plots.VIOLET, "#be123c"), strict=True))
 _TITLES = {name: title for name, (title, _) in MEASURES.items()}
 
 
-def _show_estimate(figures: Sequence[Figure]) -> str:
+def _show_value(figures: Sequence[Figure]) -> str:
+    """An estimate with three digits, chance with two and no interval."""
     if figures[0]["model"] == CHANCE:
         return tables.value(2)(figures)
     return tables.estimate("reach", 3)(figures)
@@ -331,7 +255,7 @@ MEASURED = Table(
     "measures",
     "What text encoders separate",
     (Row("metric", "", _TITLES),),
-    (Column(by="model", show=_show_estimate),),
+    (Column(by="model", show=_show_value),),
     {},
 )
 DOTS = plots.plot(
@@ -353,3 +277,108 @@ PLOTS = (
     ("pca", "Principal components: one object, affirmed and negated", (AFFIRMED, DENIED)),
     ("pca-all", "Principal components: all five groups of templates", GROUPS),
 )
+
+
+def scatter(figures: pd.DataFrame, *, points: pd.DataFrame) -> plots.Canvas:
+    """Plots the components in `points`, a panel per model; color: group, marker: which object is first.
+    `figures`, the argument of every plot, is not used."""
+    canvas, panels = plots.panels([*points["model"].unique()], 2.8, shared=False)
+    for panel, (_, model_rows) in zip(panels, points.groupby("model", sort=False), strict=True):
+        for number, (first, rows) in enumerate(model_rows.groupby("first", sort=False)):
+            for group, part in rows.groupby("group", sort=False):
+                look: Any = {"color": COLORS[str(group)], "label": f"{TITLES[str(group)]}, {first}"}
+                look |= {"s": 14, "marker": "o^sD"[number], "alpha": 0.75, "linewidths": 0}
+                panel.scatter(part["x"], part["y"], **look)
+        panel.set(xticks=[], yticks=[])
+    return plots.add_labels(canvas, "component 1", "component 2")
+
+
+# --- command ----------------------------------------------------------------------------------------
+
+
+def run(options: AnalyseConfig) -> None:
+    """The command. Raises UserError or MetricError."""
+    pairs, out = options.pairs() or PAIRS, options.out
+    encoders = _label_models(list(dict.fromkeys(options.model)))
+    atomic.make_folder(out)
+    device = machine.Processes().device(options.device)
+    # On a CPU a result does not depend on the number of cores.
+    machine.set_threads(1 if device == "cpu" else options.threads or 0)
+
+    # Every model's measures, and the components of the first pair's sentences.
+    sets = [make_sentences(pair) for pair in pairs]
+    texts = list(dict.fromkeys(sentence.text for group in sets for sentence in group))
+    rows, coordinates = list[Json](), list[Json]()
+    for label, reference in encoders.items():
+        encoder = metrics.load_dual(reference, device=device, batch_size=32)
+        encoded = dict(zip(texts, encoder.encode_text(texts), strict=True))  # text -> (D,)
+        for text, feature in encoded.items():
+            if not np.isfinite(feature).all():
+                raise UserError(f"'{label}' cannot encode the sentence '{text}': its feature is not finite.")
+        features = [np.stack([encoded[s.text] for s in group]) for group in sets]  # (sentences, D) per pair
+        rows += _estimate_measures([measure(pair_features) for pair_features in features], pairs, label)
+        for key, _, groups in PLOTS:
+            indices = [index for index, s in enumerate(sets[0]) if s.group in groups]
+            for index, (x, y) in zip(indices, find_components(features[0][indices]).tolist(), strict=True):
+                text, group, template, first = sets[0][index]
+                entries = {"plot": key, "model": label, "group": group, "template": template}
+                first_name = f"A = {pairs[0][not first]}"
+                coordinates.append({**entries, "first": first_name, "sentence": text, "x": x, "y": y})
+
+    # coordinates.csv and sentences.csv.
+    points = pd.DataFrame(coordinates).round(6)
+    parts = [pd.DataFrame(group).assign(pair="/".join(pair)) for pair, group in zip(pairs, sets, strict=True)]
+    sentences = pd.concat(parts).reindex(columns=["pair", *Sentence._fields])
+    sentences["published"] = sentences["template"] < PUBLISHED
+    for name, table in (("coordinates", points), ("sentences", sentences)):
+        atomic.write_text(out / f"{name}.csv", table.to_csv(index=False, lineterminator="\n"))
+
+    # figures.csv, tables, plots and page.
+    for metric, (_, chance) in MEASURES.items():
+        if chance is not None:
+            rows.append({**frames.number(chance, unit="", model=CHANCE, metric=metric), "source": "chance"})
+    figures = frames.frame(rows, benchmark="templates")
+    note = (
+        f"Means over {len(pairs)} pairs of objects ({', '.join(map('/'.join, pairs))}), ± and [ ]: "
+        "95 % interval over pairs. A small share between polarities together with a high cosine to the own "
+        f"negation means that negation hardly moves a sentence. {PUBLISHED} templates of each group are the "
+        "paper's."
+    )
+    component_plots = [
+        plots.plot(key, title, {"source": ""}, scatter, points=points[points["plot"] == key])
+        for key, title, _ in PLOTS
+    ]
+    sections = [Section("measures", "Measures", [MEASURED], [DOTS, *component_plots])]
+    page = Page("Templates: what text encoders separate", notes=[note], sections=sections)
+    written = pages.write(out, figures, page, ("md", "csv", "plots", "html"))
+    last = pages.list_files(out, written, 0)
+    print(pages.format_headline(figures, [MEASURED], [note], last), end="")
+
+
+def _label_models(names: Sequence[str]) -> dict[str, str]:
+    """Label of a model, as short as it is unique -> reference."""
+    short, references = list[str](), list[str]()
+    for name in names:
+        if name.startswith("sentence:"):
+            short.append(Path(name).name.removeprefix("sentence:"))
+            references.append(name)
+        else:
+            choice = models.choose(name)
+            short.append(choice.name)
+            references.append(choice.reference)
+    labels = [name if short.count(label) > 1 else label for name, label in zip(names, short, strict=True)]
+    return dict(zip(labels, references, strict=True))
+
+
+def _estimate_measures(
+    values: Sequence[dict[str, float]], pairs: Sequence[tuple[str, str]], model: str
+) -> Iterator[Json]:
+    """The mean of every measure over pairs of objects, with the t interval of a mean inside its range."""
+    clusters = ["/".join(sorted(pair)) for pair in pairs]
+    for metric in MEASURES:
+        estimate = statistics.mean([value[metric] for value in values], clusters)
+        if estimate is not None and estimate.low is not None and estimate.high is not None:
+            least = -1.0 if metric.startswith(("collapse", "twin")) else 0.0  # cosines; others are shares
+            low, high = max(least, estimate.low), min(1.0, estimate.high)
+            estimate = replace(estimate, low=low, high=high)
+        yield frames.figure(estimate, unit="", model=model, metric=metric)
