@@ -1,5 +1,7 @@
 """The tidy frame of estimates: a pandas DataFrame with one row per estimate, for all tables and plots.
 
+Parts: rows; frames of them; queries; figures.csv. The columns:
+
 benchmark, model, task, metric, variant   Its dimensions; a benchmark adds its own (category, kind).
 n, unscored           Numbers of samples with a value, and without one (which is never zero).
 value, low, high      The estimate and its 95 % interval, in the unit of the data, not scaled.
@@ -27,13 +29,13 @@ from nein.engine import atomic
 from nein.loading.errors import UserError
 from nein.statistics import Estimate
 
+# Columns, in the order of figures.csv: LEADING, a benchmark's own dimensions, TRAILING.
 LEADING = ("benchmark", "model", "task", "metric", "variant")
 COUNTS = ("n", "unscored", "clusters", "needed")
 TESTS = ("p", "p_holm", "p_least", "detectable")
 ESTIMATE = ("value", "low", "high", "standard_error")
 TRAILING = ("n", "unscored", *ESTIMATE, "clusters", *TESTS, "needed", "unit", "reasons")
 NUMBERS = (*ESTIMATE, *TESTS, *COUNTS)
-_FORMULA = r"=+\-@|\t\r"
 
 
 class Unit(NamedTuple):
@@ -48,10 +50,12 @@ UNITS = {"%": Unit(100.0, 1), "points": Unit(100.0, 1), "": Unit(1.0, 2), "count
 #: A row of the frame as plain values: None where there is no number.
 Figure = dict[str, Any]
 
+# --- rows ------------------------------------------------------------------------------------
+
 
 def figure(estimate: Estimate | None, *, unit: str, unscored: int = 0, **labels: Any) -> Figure:
-    """A row from an estimate, or from None if nothing was scored. labels: its dimensions (`model`, `metric`,
-    ...), `reasons`, and the tests of a difference."""
+    """A row of an estimate, or of None if nothing was scored. labels: its dimensions (`model`, `metric`),
+    `reasons`, and the tests of a difference."""
     numbers = asdict(estimate) if estimate else {**dict.fromkeys(ESTIMATE), "n": 0, "clusters": 0}
     return {**labels, **numbers, "unscored": unscored, "unit": unit}
 
@@ -68,6 +72,14 @@ def gap(affirmed: float | None, negated: float | None, lost: Figure, **labels: A
         yield {**labels, "statistic": statistic, "value": value, "n": lost.get("n"), "unit": "%"}
     numbers = {name: lost.get(name) for name in (*ESTIMATE, "n", "unscored")}
     yield {**labels, **numbers, "statistic": "gap", "unit": "points"}
+
+
+def read_reasons(row: Figure) -> dict[str, int]:
+    """Reason -> number of unscored samples, the commonest first."""
+    return json.loads(row.get("reasons") or "{}")
+
+
+# --- frames ----------------------------------------------------------------------------------
 
 
 def frame(rows: Iterable[Mapping[str, Any]], **labels: Any) -> pd.DataFrame:
@@ -94,7 +106,7 @@ def _tidy(figures: pd.DataFrame) -> pd.DataFrame:
     columns: dict[str, Any] = {}
     for name, column in figures.reindex(columns=order).items():
         if name not in NUMBERS:
-            columns[str(name)] = np.array([*map(_text, column.tolist())], dtype=object)
+            columns[str(name)] = np.array([_format_entry(entry) for entry in column.tolist()], dtype=object)
             continue
         values = column.astype("Float64").to_numpy(float, na_value=np.nan)
         is_whole = name in COUNTS and bool((np.isnan(values) | (values % 1 == 0)).all())
@@ -102,10 +114,13 @@ def _tidy(figures: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(columns, index=figures.index)
 
 
-def _text(entry: Any) -> str:
-    if isinstance(entry, Mapping):
+def _format_entry(entry: Any) -> str:
+    if isinstance(entry, Mapping):  # reasons
         return json.dumps(entry, ensure_ascii=False)
-    return "" if entry is None or entry is pd.NA or entry != entry else str(entry)
+    return "" if entry is None or entry is pd.NA or entry != entry else str(entry)  # NaN != NaN
+
+
+# --- queries ---------------------------------------------------------------------------------
 
 
 def select(figures: pd.DataFrame, **entries: Any) -> pd.DataFrame:
@@ -121,21 +136,22 @@ def select(figures: pd.DataFrame, **entries: Any) -> pd.DataFrame:
 
 def matches(figure: Figure, **entries: Any) -> bool:
     """Whether `select` would take this row."""
-    return all(
-        figure.get(name, "") in (entry if isinstance(entry, tuple | list) else (entry,))
-        for name, entry in entries.items()
-    )
+    for name, entry in entries.items():
+        if figure.get(name, "") not in (entry if isinstance(entry, tuple | list) else (entry,)):
+            return False
+    return True
 
 
 def records(figures: pd.DataFrame, **query: Any) -> list[Figure]:
     """The rows of `select` as plain dicts, in order: None for a missing number, int for whole counts."""
     figures = select(figures, **query) if query else figures
-    names = [*figures.columns]
-    columns = (
-        [None if entry is pd.NA or entry != entry else entry for entry in figures[name].tolist()]
-        for name in names
-    )
-    return [dict(zip(names, entries, strict=True)) for entries in zip(*columns, strict=True)]
+    columns = []
+    for name in figures.columns:
+        entries = figures[name].tolist()
+        columns.append(
+            [None if entry is pd.NA or entry != entry else entry for entry in entries]
+        )  # NaN != NaN
+    return [dict(zip(figures.columns, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def pick(figures: pd.DataFrame, **entries: Any) -> Figure | None:
@@ -150,9 +166,7 @@ def list_entries(figures: pd.DataFrame, column: str, order: Sequence[str] = ()) 
     return [*(name for name in order if name in entries), *(name for name in entries if name not in order)]
 
 
-def read_reasons(row: Figure) -> dict[str, int]:
-    """Reason -> number of unscored samples, the commonest first."""
-    return json.loads(row.get("reasons") or "{}")
+# --- figures.csv -----------------------------------------------------------------------------
 
 
 def to_csv(figures: pd.DataFrame) -> str:
@@ -163,6 +177,9 @@ def to_csv(figures: pd.DataFrame) -> str:
     empty = [name for name in text if not (table[name] != "").any()]
     empty += [name for name in (*TESTS, "needed") if name in table and table[name].isna().all()]
     return table.drop(columns=empty).to_csv(index=False, lineterminator="\n")
+
+
+_FORMULA = r"=+\-@|\t\r"  # how a cell begins that a spreadsheet runs
 
 
 def escape_formula(cell: Any) -> Any:
@@ -186,15 +203,13 @@ def read(path: Path) -> pd.DataFrame:
         if missing := [name for name in ("n", "unscored", "value") if name not in cells]:
             raise ValueError(f"there is no column '{missing[0]}'")
         for name in cells.columns:
-            is_number = name in NUMBERS
-            cells[name] = (
-                pd.to_numeric(cells[name].replace("", None))
-                if is_number
-                else cells[name].map(unescape_formula)
-            )
+            if name in NUMBERS:
+                cells[name] = pd.to_numeric(cells[name].replace("", None))
+            else:
+                cells[name] = cells[name].map(unescape_formula)
         figures = _tidy(cells)
-        if "unit" in cells and (odd := set(figures["unit"]) - set(UNITS)):
-            raise ValueError(f"there is no unit '{min(odd)}'")
+        if unknown_units := set(figures["unit"]) - set(UNITS) if "unit" in cells else ():
+            raise ValueError(f"there is no unit '{min(unknown_units)}'")
         return figures
     except FileNotFoundError:
         raise UserError(f"'{path}' does not exist.") from None

@@ -1,8 +1,8 @@
-"""Formats estimates as text, pivots the frame of estimates into tables, and writes these for a terminal, as
-Markdown and as LaTeX.
+"""Formats estimates as text, and pivots the frame of estimates into tables: for a terminal, Markdown, LaTeX.
 
-The unit alone decides the digits, so an estimate looks the same in every table, caption and badge. Rows and
-columns without an estimate do not appear, so a table fits runs with few metrics and with many.
+Parts: estimates as text; cells; `Table`, a pivot to make, and `Sheet`, its text; formats of a sheet. The unit
+alone decides the digits, so an estimate looks the same in every table, caption and badge. Rows and columns
+without an estimate do not appear, so a table fits runs with few metrics and with many.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Names = Mapping[str, str] | Callable[[str], str]
 
 
 def format_number(value: float | None, unit: str, *, digits: int | None = None, sign: bool = False) -> str:
-    """A value in the digits of its unit: "88.4"; with `sign` "+88.4"."""
+    """A value in the digits of its unit: "88.4"; with `sign`: "+88.4"."""
     if value is None:
         return DASH
     scale, unit_digits = UNITS[unit]
@@ -46,6 +46,7 @@ def format_estimate(figure: Figure | None, *, interval: Interval = "ends", digit
     value = format_number(figure["value"], unit, digits=digits)
     if low is None or high is None or interval == "none":
         return value
+    # Half a unit of the last digit shown, in the unit of the data.
     half_a_digit = 0.5 * 10 ** -(UNITS[unit].digits if digits is None else digits) / UNITS[unit].scale
     if interval == "reach" and abs(figure["value"] - (low + high) / 2) < half_a_digit:
         return f"{value} ± {format_number((high - low) / 2, unit, digits=digits)}"
@@ -66,16 +67,19 @@ def describe_widest(gaps: pd.DataFrame, *, quantity: str, change: str, models: s
     measured.sort(key=lambda row: -row["value"])
     largest, smallest = measured[0], measured[-1]
     entries = {"model": largest["model"], "source": largest.get("source", "")}
-    ends = [frames.pick(gaps, **entries, statistic=end) for end in ("affirmed", "negated")]
-    shares = " to ".join(f"{format_estimate(end, interval='none')} %" for end in ends)
-    loss = f"{quantity} goes from {shares} when {change}: a gap of {format_estimate(largest)} points"
+    affirmed, negated = (
+        format_estimate(frames.pick(gaps, **entries, statistic=end), interval="none")
+        for end in ("affirmed", "negated")
+    )
+    loss = f"{quantity} goes from {affirmed} % to {negated} % when {change}: "
+    loss += f"a gap of {format_estimate(largest)} points"
     if len(measured) == 1:
         return f"With {largest['model']}, {loss}."
     sentence = f"Of {len(measured)} {models}, {largest['model']} loses most: {loss}"
     return f"{sentence}; {smallest['model']} loses least: {format_estimate(smallest)}."
 
 
-# --- cells: functions that make a cell's text from its estimates ---------------------------
+# --- cells: functions that return a `Show` ---------------------------------------------------
 
 
 def estimate(interval: Interval = "ends", digits: int | None = None) -> Show:
@@ -92,8 +96,9 @@ def count(column: str = "n") -> Show:
     """Shows a column of counts: one number, "48", or a range, "46-48"."""
 
     def show(figures: Sequence[Figure]) -> str:
-        ends = sorted({figure[column] for figure in figures if figure[column] is not None})
-        return "-".join(f"{end:.10g}" for end in dict.fromkeys((*ends[:1], *ends[-1:])))
+        counts = sorted({figure[column] for figure in figures if figure[column] is not None})
+        ends = counts if len(counts) < 2 else [counts[0], counts[-1]]
+        return "-".join(f"{end:.10g}" for end in ends)
 
     return show
 
@@ -111,7 +116,9 @@ def p_value(column: str = "p") -> Show:
         p, minimum = figures[0].get(column), figures[0].get("p_least") if column == "p" else None
         if minimum is not None and minimum >= 0.05:
             return f"never below {minimum:.2g} here"
-        return DASH if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
+        if p is None:
+            return DASH
+        return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
     return show
 
@@ -146,14 +153,15 @@ class Column:
     order: Sequence[str] = ()
 
     def expand(self, figures: Sequence[Figure]) -> Iterator[Column]:
-        """Yield one column for every entry of `by`."""
+        """Yields one column for every entry of `by`; without it, this column."""
         if not self.by:
             yield self
             return
-        entries = dict.fromkeys(
-            figure.get(self.by, "") for figure in figures if frames.matches(figure, **self.where)
-        )
-        for name in dict.fromkeys((*(name for name in self.order if name in entries), *entries)):
+        entries = {
+            figure.get(self.by, ""): None for figure in figures if frames.matches(figure, **self.where)
+        }
+        first = [name for name in self.order if name in entries]
+        for name in dict.fromkeys([*first, *entries]):
             if name != "":
                 where = {**self.where, self.by: name}
                 yield replace(self, title=_find_name(self.names, name), where=where, by="")
@@ -168,27 +176,27 @@ COUNTS = (Column("scored", show=count_scored),)
 
 @dataclass(frozen=True)
 class Table:
-    """A pivot to make of the frame. key: anchor, file name; rows: the columns of the frame that name a row,
-    from left to right; where: entries for `figures.select` (default: the task `key`)."""
+    """A pivot to make of the frame."""
 
-    key: str
+    key: str  # anchor in the page, file name
     title: str
-    rows: Sequence[Row]
+    rows: Sequence[Row]  # columns of the frame that name a row, from left to right
     columns: Sequence[Column]
-    where: Mapping[str, Any] | None = None
+    where: Mapping[str, Any] | None = None  # entries for `figures.select`; None: the task `key`
     note: str = ""
 
     def sheet(self, frame: pd.DataFrame) -> Sheet:
-        """Make the table's text from the frame of estimates."""
+        """The table's text, from the frame of estimates."""
         where = {"task": self.key} if self.where is None else self.where
         selected = frames.records(frame, **where)
         groups: dict[tuple[str, ...], list[Figure]] = {}  # entries that name a row -> its estimates
         for figure in selected:
             groups.setdefault(tuple(figure.get(row.column, "") for row in self.rows), []).append(figure)
-        columns = []  # (title, cells) each
-        for k, row in enumerate(self.rows):
+        # (title, cells) of the columns that name a row, then of the others.
+        columns = []
+        for index, row in enumerate(self.rows):
             title = row.column if row.title is None else row.title
-            columns.append((title, [_find_name(row.names, key[k]) for key in groups]))
+            columns.append((title, [_find_name(row.names, key[index]) for key in groups]))
         name_count = sum(any(cells) for _, cells in columns)
         for column in itertools.chain.from_iterable(part.expand(selected) for part in self.columns):
             cells = []
@@ -196,42 +204,43 @@ class Table:
                 figures = [figure for figure in group if frames.matches(figure, **column.where)]
                 cells.append(column.show(figures) if figures else DASH)
             columns.append((column.title, cells))
+        # Drop empty columns; columns to rows.
         columns = [(title, cells) for title, cells in columns if {*cells} - {"", DASH}]
         rows = [[*row] for row in zip(*(cells for _, cells in columns), strict=True)]
         return Sheet(self.key, self.title, [title for title, _ in columns], rows, self.note, name_count)
 
 
-_NUMBER = re.compile(rf"^(?:{DASH}|(?:[+-]|< )?\d[^A-Za-z]*|)$")
-_INTERVAL = re.compile(r" (?:± [\d.]+|\[[^]]*\])")
+_NUMBER = re.compile(
+    rf"^(?:{DASH}|(?:[+-]|< )?\d[^A-Za-z]*|)$"
+)  # a cell of numbers: "88.4 [87.1, 89.6]", "–"
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """The text of a table. names: the number of columns, from the left, that name a row."""
+    """The text of a table."""
 
     key: str
     title: str
     columns: list[str]
     rows: list[list[str]]
     note: str = ""
-    names: int = 1
+    names: int = 1  # the number of columns, from the left, that name a row
 
     def find_numbers(self) -> list[bool]:
-        """Whether each column holds numbers, which are right-aligned: "88.4 [87.1, 89.6]", "–"."""
+        """Whether each column holds numbers, which are right-aligned."""
         columns = [*zip(*self.rows, strict=True)]
         return [all(map(_NUMBER.match, cells)) and {*cells} != {DASH} for cells in columns]
 
     def is_constant(self) -> bool:
         """Whether several rows have the same numbers, without intervals."""
         contents = {tuple(row[self.names :]) for row in self.rows}
-        return (
-            len(self.rows) > 1
-            and len(contents) == 1
-            and all(re.fullmatch(r"[\d.]+", cell) for cell in contents.pop())
-        )
+        if len(self.rows) < 2 or len(contents) > 1:
+            return False
+        return all(re.fullmatch(r"[\d.]+", cell) for cell in contents.pop())
 
     def find_best(self) -> set[tuple[int, int]]:
-        """(row, column) of the best numbers below ↑ and ↓, among rows that differ in the first name alone."""
+        """(row, column) of the best numbers in columns with ↑ or ↓, among rows that differ in the first name
+        alone."""
         result: set[tuple[int, int]] = set()
         groups = pd.Series(range(len(self.rows))).groupby([str(row[1 : self.names]) for row in self.rows])
         for column, (title, is_number) in enumerate(zip(self.columns, self.find_numbers(), strict=True)):
@@ -247,20 +256,15 @@ class Sheet:
 
 
 def make_sheets(tables: Iterable[Table], frame: pd.DataFrame) -> list[Sheet]:
+    """The sheets that have a row."""
     return [sheet for table in tables if (sheet := table.sheet(frame)).rows]
 
 
-# --- tables as files -----------------------------------------------------------------------
-
-_LATEX = str.maketrans(
-    {char: f"\\{char}" for char in "&%$#_{}"}
-    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--"}
-    | {"↑": r"$\uparrow$", "↓": r"$\downarrow$", "±": r"$\pm$", "×": r"$\times$", "<": r"$<$", ">": r"$>$"}
-)
+# --- formats of a sheet ----------------------------------------------------------------------
 
 
 def format_plain(sheet: Sheet, lines: int) -> str:
-    """Format a sheet for a terminal: its title above the table, which has at most `lines` rows."""
+    """A sheet for a terminal: its title above the table, which has at most `lines` rows."""
     count = len(sheet.rows) if len(sheet.rows) <= lines else lines - 1
     end = f"\n... {len(sheet.rows) - count} rows more" if count < len(sheet.rows) else ""
     return f"{sheet.title}\n{format_rows(sheet.rows[:count], sheet.columns, 'simple')}{end}"
@@ -269,7 +273,7 @@ def format_plain(sheet: Sheet, lines: int) -> str:
 def format_markdown(
     sheets: Iterable[Sheet], title: str, notes: Sequence[str] = (), findings: Sequence[str] = ()
 ) -> str:
-    """Format all sheets under headings, then the findings, then the notes."""
+    """All sheets under headings, then the findings, then the notes."""
     parts = [f"# {title}"]
     for sheet in sheets:
         rows = [[*map(escape_markdown, row)] for row in sheet.rows]
@@ -280,13 +284,16 @@ def format_markdown(
 
 
 def format_rows(rows: Sequence[Sequence[Any]], heads: Sequence[str], form: str = "pipe") -> str:
-    """Format unchanged cells as a table: for Markdown ("pipe") or a terminal ("simple")."""
+    """Cells, which are not escaped, as a table: for Markdown ("pipe") or a terminal ("simple")."""
     frame = pd.DataFrame(list(rows), columns=list(heads), dtype=object)
     return frame.to_markdown(tablefmt=form, index=False, disable_numparse=True)
 
 
+_INTERVAL = re.compile(r" (?:± [\d.]+|\[[^]]*\])")
+
+
 def format_latex(sheet: Sheet, compact: bool = False) -> str:
-    """Format a sheet as a `table` for \\usepackage{booktabs}, above 40 rows as a `longtable`: numbers are
+    """A sheet as a `table` for \\usepackage{booktabs}, above 40 rows as a `longtable`: numbers are
     right-aligned, the best bold. compact: without intervals."""
     numbers, best, rows = sheet.find_numbers(), sheet.find_best(), []
     for index, row in enumerate(sheet.rows):
@@ -306,6 +313,13 @@ def format_latex(sheet: Sheet, compact: bool = False) -> str:
         longtable=len(sheet.rows) > 40,
     )
     return f"% Needs \\usepackage{{booktabs,longtable}} and UTF-8.\n{table}"
+
+
+_LATEX = str.maketrans(
+    {char: f"\\{char}" for char in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--"}
+    | {"↑": r"$\uparrow$", "↓": r"$\downarrow$", "±": r"$\pm$", "×": r"$\times$", "<": r"$<$", ">": r"$>$"}
+)
 
 
 def escape_latex(text: str) -> str:
