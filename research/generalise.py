@@ -167,7 +167,7 @@ def write(
     atomic.write_text(out / "generalise.md", text)
     frames.write(out / "generalise.csv", figures)
     plot = PLOT._replace(options={**PLOT.options, "rule": chance})
-    for _, files in plots.drawings([plot], bars(figures, metrics), NANO_LABEL):
+    for _, files in plots.draw_all([plot], bars(figures, metrics), NANO_LABEL):
         atomic.write_bytes(out / "generalise.png", files["png"])
     return text
 

@@ -1,5 +1,6 @@
-"""A report of one frame: Markdown, CSV, LaTeX, plots, and a page, one HTML file that opens from disk.
+"""Writes a report of one frame: Markdown, CSV, LaTeX, plots, and a page, one HTML file that opens from disk.
 
+Parts: the content of a report; its files, and what a command prints of it; the HTML page; its chunks of data.
 Data are text: the templates escape them, JSON blocks cannot end their element, scripts make nodes and never
 markup. The page's content-security policy allows its own script and style by their hashes, images as data,
 and no network.
@@ -8,7 +9,6 @@ and no network.
 from __future__ import annotations
 
 import base64
-import functools
 import hashlib
 import re
 import shutil
@@ -29,9 +29,7 @@ from nein.reporting import plots, tables
 from nein.reporting.plots import Plot
 from nein.reporting.tables import Sheet, Table
 
-TEMPLATES = Path(__file__).parent / "templates"
-#: A screen, less the line "Results: OUT".
-LINES, COLUMNS = 24, 100
+# --- content ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -44,19 +42,12 @@ class Section:
     plots: Sequence[Plot] = ()
 
 
-class Shown(NamedTuple):
-    """A section with its tables and drawn plots."""
-
-    section: Section
-    sheets: Sequence[Sheet]
-    drawings: Sequence[tuple[Plot, Mapping[str, bytes]]]
-
-
 @dataclass(frozen=True)
 class Part:
     """A part of the page with a template of its own: `name`.html.j2, .css and .js of `TEMPLATES`.
 
-    values   Makes the values of its template, as `<name>.<entry>`; `outside`: its script loads other files.
+    values   Makes the values of its template, which this reads as `<name>.<entry>`. An entry `outside` that
+             is true: its script loads other files.
     scripts  Further scripts after its own.
     """
 
@@ -71,14 +62,14 @@ class Page:
     """The content of a report besides the estimates of its runs.
 
     notes     Sentences on how to read it.
-    findings  Sentences: the first, on everything, is above the first plot.
-    parts     Are between the first plot and the others.
+    findings  Sentences: the first is the main result, above the first plot.
+    parts     Between the first plot and the others.
     links     Other pages in its folder: (file name, title).
     stamp     Text below every plot.
     figures   Further estimates: differences between runs, or published ones.
     frame     All estimates (default: those of the runs and `figures`).
-    sections, headline   Of the report, and the tables that the command prints, two of which open the page
-                         (default: the benchmark's).
+    sections  Of the report (default: the benchmark's).
+    headline  The tables that the command prints; the first two open the page (default: the benchmark's).
     """
 
     title: str
@@ -94,6 +85,17 @@ class Page:
     headline: Sequence[Table] | None = None
 
 
+class FilledSection(NamedTuple):
+    """A section with its tables as text and its plots as files: kind of file -> content."""
+
+    section: Section
+    sheets: Sequence[Sheet]
+    drawings: Sequence[tuple[Plot, Mapping[str, bytes]]]
+
+
+# --- files, and what a command prints --------------------------------------------------------
+
+
 def write(out: Path, figures: pd.DataFrame, page: Page, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Writes the parts `formats` of the report; returns the files. Equal estimates give equal bytes.
 
@@ -101,58 +103,69 @@ def write(out: Path, figures: pd.DataFrame, page: Page, formats: Sequence[str] =
          page X.html, with X.md, X.csv, X-tables/<table>.tex, X-<plot>.png, .svg and .pdf beside it.
     """
     is_page = out.suffix in (".html", ".htm")
-    folder, before = (out.parent, f"{out.stem}-") if is_page else (out, "")
-    kinds = tuple(plots.KINDS) if "plots" in formats else ("svg",) if "html" in formats else ()
-    shown = []
+    folder, prefix = (out.parent, f"{out.stem}-") if is_page else (out, "")
+    # Tables and plots; the page takes plots as SVG.
+    kinds: Sequence[str] = ["svg"] if "html" in formats else []
+    kinds = [*plots.KINDS] if "plots" in formats else kinds
+    sections = []
     for section in page.sections or ():
-        drawn = plots.drawings(section.plots, figures, page.stamp, kinds)
-        shown.append(Shown(section, tables.make_sheets(section.tables, figures), drawn))
-    sheets = [sheet for part in shown for sheet in part.sheets]
+        drawn = plots.draw_all(section.plots, figures, page.stamp, kinds)
+        sections.append(FilledSection(section, tables.make_sheets(section.tables, figures), drawn))
+    sheets = [sheet for section in sections for sheet in section.sheets]
+    # The content of every file.
     files: dict[Path, str | bytes] = {}
     if "md" in formats:
-        notes, findings = filter(None, [page.subtitle, *page.notes]), dict.fromkeys(page.findings)
-        text = tables.format_markdown(sheets, page.title, [*notes], [*findings])
+        notes = [note for note in (page.subtitle, *page.notes) if note]
+        text = tables.format_markdown(sheets, page.title, notes, [*dict.fromkeys(page.findings)])
         files[out.with_suffix(".md") if is_page else out / "table.md"] = text
     if "csv" in formats:
         files[out.with_suffix(".csv") if is_page else out / "figures.csv"] = frames.to_csv(figures)
     for sheet in sheets if "tex" in formats else ():
-        file = folder / f"{before}tables" / f"{sheet.key}.tex"
+        file = folder / f"{prefix}tables" / f"{sheet.key}.tex"
         files[file] = tables.format_latex(sheet)
         files[file.with_stem(f"{sheet.key}-compact")] = tables.format_latex(sheet, compact=True)
     if "plots" in formats:
-        for plot, images in (drawing for part in shown for drawing in part.drawings):
+        for plot, images in (drawing for section in sections for drawing in section.drawings):
             for kind, data in images.items():
-                files[folder / f"{before}{plot.key.replace('_', '-')}.{kind}"] = data
+                files[folder / f"{prefix}{plot.key.replace('_', '-')}.{kind}"] = data
     if "html" in formats:
         answer = tables.make_sheets(page.headline, figures)[:2] if page.headline else sheets[:1]
-        files[out if is_page else out / "report.html"] = render(page, shown, answer)
+        files[out if is_page else out / "report.html"] = render(page, sections, answer)
     for path, content in files.items():
         atomic.make_folder(path.parent)
         atomic.write_bytes(path, content.encode() if isinstance(content, str) else content)
     return list(files)
 
 
+LINES, COLUMNS = 24, 100  # a screen, less the line "Results: OUT"
+
+
 def format_headline(
-    figures: pd.DataFrame, table_list: Sequence[Table], texts: Sequence[str] = (), last: Sequence[str] = ()
+    figures: pd.DataFrame, given: Sequence[Table], texts: Sequence[str] = (), last: Sequence[str] = ()
 ) -> str:
-    """The last output of a command, on one screen: the first tables, of long ones the first rows; then
-    sentences; then the lines `last`."""
-    wrap = functools.partial(textwrap.wrap, width=COLUMNS, break_long_words=False, break_on_hyphens=False)
-    lines = [line for text in texts for line in wrap(text)]
-    sentences = [*lines, *([""] if lines and last else []), *last]
-    room, printed = LINES - len(sentences), []
-    sheets = tables.make_sheets(table_list, figures)[: max(1, room // 6)]
+    """The last output of a command, on one screen: the first of the given tables, of long ones the first
+    rows; then sentences; then the lines `last`."""
+    lines = []
+    for text in texts:
+        lines += textwrap.wrap(text, COLUMNS, break_long_words=False, break_on_hyphens=False)
+    lines += ["", *last] if lines and last else last
+    room, blocks = LINES - len(lines), []  # room: lines left for tables
+    sheets = tables.make_sheets(given, figures)[: max(1, room // 6)]
     for index, sheet in enumerate(sheets):
-        printed.append(tables.format_plain(sheet, max(1, room // (len(sheets) - index) - 4)))
-        room -= printed[-1].count("\n") + 2  # and an empty line
-    return "\n\n".join([*printed, "\n".join(sentences)] if sentences else printed) + "\n"
+        rows = room // (len(sheets) - index) - 4  # without title, head, rule and the line "... more"
+        blocks.append(tables.format_plain(sheet, max(1, rows)))
+        room -= blocks[-1].count("\n") + 2  # and an empty line
+    blocks += ["\n".join(lines)] if lines else []
+    return "\n\n".join(blocks) + "\n"
 
 
 def list_files(out: Path, files: Sequence[Path], notes: int) -> list[str]:
     """Lines with the names of all files of a report to OUT."""
     names = [file.name for file in files if file.suffix in (".md", ".csv")]
     names += dict.fromkeys(f"{file.parent.name}/*.tex" for file in files if file.suffix == ".tex")
-    also = f" and {notes} note{'s' * (notes > 1)}" if notes else ""
+    also = ""
+    if notes:
+        also = f" and {notes} notes" if notes > 1 else " and 1 note"
     lines = [f"All tables{also}: {', '.join(names)}"] if names else []
     if drawn := [file.stem for file in files if file.suffix == ".pdf"]:
         lines += textwrap.wrap(f"Plots (.pdf, .svg, .png): {', '.join(drawn)}", COLUMNS)
@@ -163,30 +176,34 @@ def list_files(out: Path, files: Sequence[Path], notes: int) -> list[str]:
     return [*lines, f"Report: {out.parent}" if out.suffix else f"One page: nein report {out} -o report.html"]
 
 
-# --- the page ------------------------------------------------------------------------------
+# --- the HTML page ---------------------------------------------------------------------------
+
+TEMPLATES = Path(__file__).parent / "templates"
 
 
-def render(page: Page, drawn_sections: Sequence[Shown] = (), answer: Sequence[Sheet] = ()) -> str:
+def render(page: Page, filled: Sequence[FilledSection] = (), answer: Sequence[Sheet] = ()) -> str:
     """The page as HTML. answer: the open tables at its top."""
+    # Plots; those of several panels are shown wide.
     figures = []
-    for plot, files in (drawing for item in drawn_sections for drawing in item.drawings):
+    for plot, files in (drawing for section in filled for drawing in section.drawings):
         width = re.search(rb'width="([\d.]+)pt"', files["svg"])
-        wide = width is not None and float(width[1]) > 72 * plots.COLUMN
+        wide = width is not None and float(width[1]) > 72 * plots.COLUMN  # points, 72 to an inch
         image = f"data:image/svg+xml;base64,{base64.b64encode(files['svg']).decode()}"
         figures.append({"title": plot.title, "image": image, "wide": wide})
+    # Tables. A page without samples opens those that its top does not show.
     sections = []
-    for item in drawn_sections:
-        sheets = [sheet for sheet in item.sheets if not sheet.is_constant()]
-        # Without samples below it, the page is its tables: those that its top does not show are open.
+    for section, sheets, _ in filled:
+        sheets = [sheet for sheet in sheets if not sheet.is_constant()]
         is_open = not page.parts and not {sheet.key for sheet in sheets} <= {sheet.key for sheet in answer}
-        sections += [(item.section, sheets, is_open)] if sheets else []
+        sections += [(section, sheets, is_open)] if sheets else []
+    # Style and scripts, which the policy allows by their hashes.
     names = ["page", *(part.name for part in page.parts)]
-    css = "".join(_read(TEMPLATES / f"{name}.css") for name in names)
-    script = "".join(_read(TEMPLATES / f"{name}.js") for name in names)
-    script += "".join(_read(file) for part in page.parts for file in part.scripts)
+    css = "".join(_read_text(TEMPLATES / f"{name}.css") for name in names)
+    script = "".join(_read_text(TEMPLATES / f"{name}.js") for name in names)
+    script += "".join(_read_text(file) for part in page.parts for file in part.scripts)
     values = {part.name: part.values() for part in page.parts}
     extra_source = " 'self' file:" if any(entries.get("outside") for entries in values.values()) else ""
-    policy = f"default-src 'none'; script-src '{_sha(script)}'{extra_source}; style-src '{_sha(css)}'; "
+    policy = f"default-src 'none'; script-src '{_hash(script)}'{extra_source}; style-src '{_hash(css)}'; "
     policy += "img-src data:; base-uri 'none'; form-action 'none'"
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
@@ -208,7 +225,19 @@ def render(page: Page, drawn_sections: Sequence[Shown] = (), answer: Sequence[Sh
     )
 
 
+def _read_text(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode()
+
+
+# --- data of the page ------------------------------------------------------------------------
+
+
 def script_json(value: Any) -> Markup:
+    """`script_bytes` for a template."""
     return Markup(script_bytes(value).decode())
 
 
@@ -233,7 +262,7 @@ def write_chunks(page: Path, chunks: Iterable[bytes], budget: int) -> list[Marku
     for number, chunk in enumerate(chunks):
         waiting.append((number, chunk))
         total += len(chunk)
-        if total > budget:
+        if total > budget:  # from here on, every chunk becomes a file
             atomic.make_folder(folder)
             for index, text in waiting:
                 data = b"// chunk of a nein report\nneinChunk(%d,%b);\n" % (index, text)
@@ -243,12 +272,5 @@ def write_chunks(page: Path, chunks: Iterable[bytes], budget: int) -> list[Marku
 
 
 def chunk_folder(page: Path) -> Path:
+    """The folder of a page's chunks."""
     return page.with_name(f"{page.stem}-data")
-
-
-def _read(path: Path) -> str:
-    return path.read_text(encoding="utf-8") if path.exists() else ""
-
-
-def _sha(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode()

@@ -1,13 +1,15 @@
-"""Plots for a page and a paper: `bars` and `curves` draw the frame of figures with matplotlib.
+"""Draws the frame of estimates with matplotlib, as `bars` and as `curves`, for a page and a paper.
 
-A `Plot` names one of them and the figures that it draws. One panel is as wide as a column of a paper, several
-stand side by side across its page; all share their axes. Bars lie, so that names of any length have room.
+Parts: `Plot`, which names one of these functions and selects its estimates; the two functions; the panels of
+a figure. One panel is as wide as a column of a paper, several stand side by side across its page and share
+their axes. Bars are horizontal, so that names of any length have room.
 """
 
 from __future__ import annotations
 
 import io
 import itertools
+import math
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -28,9 +30,8 @@ PALETTE = (BLUE, RED, "#0f766e", VIOLET, OCHRE, "#be123c", "#4b5563", "#0891b2",
 MARKERS = "osD^vP*Xhp"
 COLUMN, PAGE = 3.3, 6.9  # inches: one panel, several
 LETTERS = 17  # of 8 points in an inch
-#: Kind of file -> what in it would say when, or by which version, it was made.
+#: Kind of file -> its field for a date or a version, which is left out: equal plots are equal bytes.
 KINDS = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}
-_ASIDE = 0.035  # between lines that would hide each other, where one step of x is 1
 _STYLE: Any = (
     dict.fromkeys(("font.size", "axes.titlesize", "legend.fontsize"), 8)
     | dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK)
@@ -42,14 +43,13 @@ _STYLE: Any = (
 
 
 class Plot(NamedTuple):
-    """A plot. key: end of the file's name; title: its caption; where: entries for `figures.select`; draw,
-    options: `bars`, say, and its further arguments."""
+    """A plot of the estimates that `where` selects."""
 
-    key: str
-    title: str
-    where: Mapping[str, Any]
-    draw: Callable[..., Canvas]
-    options: Mapping[str, Any]
+    key: str  # end of the file's name
+    title: str  # its caption
+    where: Mapping[str, Any]  # entries for `figures.select`
+    draw: Callable[..., Canvas]  # `bars` or `curves`
+    options: Mapping[str, Any]  # further arguments of `draw`
 
     def files(self, figures: pd.DataFrame, stamp: str, kinds: Sequence[str]) -> dict[str, bytes]:
         """Kind of file -> the plot of the selected estimates, with `stamp` below it."""
@@ -70,13 +70,12 @@ class Plot(NamedTuple):
         return files
 
 
-def plot(
-    key: str, title: str, entries: Mapping[str, Any], draw: Callable[..., Canvas], **options: Any
-) -> Plot:
-    return Plot(key, title, entries, draw, options)
+def plot(key: str, title: str, where: Mapping[str, Any], draw: Callable[..., Canvas], **options: Any) -> Plot:
+    """A `Plot` whose options are written as keywords."""
+    return Plot(key, title, where, draw, options)
 
 
-def drawings(
+def draw_all(
     plots: Iterable[Plot], figures: pd.DataFrame, stamp: str = "", kinds: Sequence[str] = tuple(KINDS)
 ) -> list[tuple[Plot, dict[str, bytes]]]:
     """The plots that have estimates in the frame, each with its files."""
@@ -87,6 +86,9 @@ def drawings(
         if len(rows):
             result.append((plot, plot.files(rows, stamp, kinds)))
     return result
+
+
+# --- bars and curves -------------------------------------------------------------------------
 
 
 def bars(
@@ -108,49 +110,52 @@ def bars(
     bar per entry of `series`.
 
     order   Of places, panels and series; others follow as they appear.
-    names   Entry -> what is written for it.     colors  Entry of `series` -> color, else the palette.
-    axis    What the length of a bar is.         limits  Of that axis, in the unit shown.
-    rule    Where a dashed line stands (chance, say), in all panels or by panel.
-    marks   Metric -> marker: its figures are white marks on the bars or, with the marker "|", a dotted stroke
+    names   Entry -> its text.
+    colors  Entry of `series` -> color; of others, from the palette.
+    axis    Title of the axis of values.
+    limits  Of that axis, in the unit shown.
+    rule    Value of a dashed line (chance, say), in all panels or by panel.
+    marks   Metric -> marker: its estimates are white marks on the bars or, with the marker "|", a dotted line
             across the group.
-    dots    A dot in place of a bar, for figures that do not grow from zero.
+    dots    Draw a dot in place of a bar, for estimates that do not grow from zero.
     """
     figures = _prepare(figures, place, panel)
     drawn = figures[~figures["metric"].isin([*marks])]
+    # One panel per entry; its height grows with the groups, and with the lines of their names.
     groups, kinds, entries = (
         frames.list_entries(drawn, column, order) for column in ("_place", series, "_panel")
     )
     full = [names.get(entry, entry) for entry in groups]
-    ticks = [textwrap.fill(name if len(name) <= 72 else f"…{name[-71:]}", 24) for name in full]
+    ticks = [textwrap.fill(name if len(name) <= 72 else f"…{name[-71:]}", 24) for name in full]  # 3 lines
     lines = 1 + max((tick.count("\n") for tick in ticks), default=0)
     height = 0.4 + max(0.16 * len(kinds), 0.24, 0.13 * lines + 0.04) * len(groups)
     canvas, axes = panels([names.get(entry, entry) for entry in entries], height, labels=1.2)
-    # The bars of a group lie around its place, y = 0, 1, 2, ... from above.
-    aside = {kind: 0.8 * ((number + 0.5) / len(kinds) - 0.5) for number, kind in enumerate(kinds)}
-    for at, entry in zip(axes, entries or [""], strict=True):
+    # The groups are at y = 0, 1, 2, ... from above; the bars of a group lie around its y.
+    offsets = {kind: 0.8 * ((number + 0.5) / len(kinds) - 0.5) for number, kind in enumerate(kinds)}
+    for ax, entry in zip(axes, entries or [""], strict=True):
         for kind, usual in zip(kinds, itertools.cycle(PALETTE), strict=False):
             rows = frames.select(drawn, **{"_panel": entry, series: kind})
-            ys = rows["_place"].map(groups.index).to_numpy(float) + aside[kind]
-            look: Any = {"color": colors.get(kind, usual), "label": names.get(kind, kind)}
-            look["xerr"] = _reach(rows)
+            ys = rows["_place"].map(groups.index).to_numpy(float) + offsets[kind]  # (N,)
+            style: Any = {"color": colors.get(kind, usual), "label": names.get(kind, kind)}
+            style["xerr"] = _measure_errors(rows)
             if dots:
-                at.errorbar(rows["value"], ys, fmt="o", elinewidth=1.2, **look)
+                ax.errorbar(rows["value"], ys, fmt="o", elinewidth=1.2, **style)
             else:
-                ends = {"ecolor": INK, "elinewidth": 0.8}
-                at.barh(ys, rows["value"], 0.72 / len(kinds), alpha=0.85, error_kw=ends, **look)
+                error_style = {"ecolor": INK, "elinewidth": 0.8}
+                ax.barh(ys, rows["value"], 0.72 / len(kinds), alpha=0.85, error_kw=error_style, **style)
         for metric, marker in marks.items():
             rows = frames.select(figures, metric=metric, _panel=(entry, ""), _place=groups)
             ys = rows["_place"].map(groups.index).to_numpy(float)
             if marker == "|":
-                at.vlines(rows["value"], ys - 0.45, ys + 0.45, color=INK, linewidth=1, linestyle=":")
+                ax.vlines(rows["value"], ys - 0.45, ys + 0.45, color=INK, linewidth=1, linestyle=":")
             elif len(rows):
-                look = {"color": "white", "markeredgecolor": INK, "label": metric, "zorder": 4}
-                at.plot(rows["value"], ys + rows[series].map(aside), marker, clip_on=False, **look)
-        at.grid(axis="x")
-        at.axvline(0, color=INK, linewidth=0.8)
+                style = {"color": "white", "markeredgecolor": INK, "label": metric, "zorder": 4}
+                ax.plot(rows["value"], ys + rows[series].map(offsets), marker, clip_on=False, **style)
+        ax.grid(axis="x")
+        ax.axvline(0, color=INK, linewidth=0.8)
         dashed = rule.get(entry) if isinstance(rule, Mapping) else rule
         if dashed is not None:
-            at.axvline(dashed, color=GREY, linewidth=0.8, linestyle="--")
+            ax.axvline(dashed, color=GREY, linewidth=0.8, linestyle="--")
     axes[0].set_yticks(range(len(ticks)), ticks)
     axes[0].set(ylim=(len(ticks) - 0.5, -0.5))
     if limits:
@@ -167,53 +172,48 @@ def curves(
     axes: tuple[str, str],
     order: Sequence[str] = (),
     names: Mapping[str, str] = MappingProxyType({}),
-    hollow: Mapping[str, str] = MappingProxyType({}),
     limits: tuple[float, float] = (0, 100),
     rule: float | None = None,
     diagonal: bool = False,
-    log: bool = False,
 ) -> Canvas:
-    """A line with intervals per entry of `line`, through its figures in the order of the number in column
-    `x`; a panel per entry of the columns `panel`; `order` and `names` as in `bars`.
+    """A line with intervals per entry of `line`, through its estimates in the order of the number in column
+    `x`; a panel per entry of the columns `panel`.
 
-    hollow    Entries of columns whose figures are drawn dotted, with open markers.
-    diagonal  A dashed line of y = x.     rule, log  A dashed level; a logarithmic x axis.
+    axes         Titles of x and y.
+    order, names, limits   As in `bars`.
+    rule         Level of a dashed line.
+    diagonal     Draw the dashed line y = 100 x, for x in [0, 1].
     """
     figures = _prepare(figures, (), panel).astype({x: float}).sort_values(x, kind="stable")
     entries, lines = frames.list_entries(figures, "_panel", order), frames.list_entries(figures, line, order)
-    counted = not log and bool((figures[x] % 1 == 0).all())
+    has_whole_steps = bool((figures[x] % 1 == 0).all())
     canvas, every = panels([names.get(entry, entry) for entry in entries], 1.9)
-    for at, entry in zip(every, entries, strict=True):
+    for ax, entry in zip(every, entries, strict=True):
         for number, kind in enumerate(lines):
             rows = frames.select(figures, **{"_panel": entry, line: kind})
-            # Equal lines are seen beside each other where one step of x is 1.
-            aside = _ASIDE * (number - (len(lines) - 1) / 2) if counted else 0.0
-            color = PALETTE[number % len(PALETTE)]
-            look: Any = {"color": color, "marker": MARKERS[number % len(MARKERS)]}
-            look |= {"label": names.get(kind, kind), "clip_on": limits != (0, 100)}
-            marked: Any = frames.select(rows, **hollow).index if hollow else []
-            for part, style, face in ((rows.drop(marked), "-", color), (rows.loc[marked], ":", "white")):
-                if len(part):
-                    look |= {"linestyle": style, "markerfacecolor": face, "yerr": _reach(part)}
-                    at.errorbar(part[x] + aside, part["value"], elinewidth=0.8, linewidth=1.1, **look)
-        at.grid()
+            if not len(rows):
+                continue
+            # In steps of 1, lines are moved apart by 0.035, so that equal ones do not hide each other.
+            offset = 0.035 * (number - (len(lines) - 1) / 2) if has_whole_steps else 0.0
+            style: Any = {"color": PALETTE[number % len(PALETTE)], "marker": MARKERS[number % len(MARKERS)]}
+            style |= {"label": names.get(kind, kind), "clip_on": limits != (0, 100)}
+            style |= {"elinewidth": 0.8, "linewidth": 1.1, "yerr": _measure_errors(rows)}
+            ax.errorbar(rows[x] + offset, rows["value"], **style)
+        ax.grid()
         if rule is not None:
-            at.axhline(rule, color=GREY, linewidth=0.8, linestyle="--")
+            ax.axhline(rule, color=GREY, linewidth=0.8, linestyle="--")
         if diagonal:
-            at.plot([0, 1], [0, 100], color="#9ca3af", linewidth=1, linestyle="--")
-            at.set_xlim(-0.02, 1.02)
+            ax.plot([0, 1], [0, 100], color="#9ca3af", linewidth=1, linestyle="--")
+            ax.set_xlim(-0.02, 1.02)
     every[0].set_ylim(limits)
-    if counted:
+    if has_whole_steps:
         every[0].set_xticks(figures[x].unique())
-    if log:
-        every[0].set_xscale("log", base=2)
-        every[0].xaxis.set_major_formatter("{x:g}")
     return add_labels(canvas, *axes)
 
 
 def _prepare(figures: pd.DataFrame, place: Sequence[str], panel: Sequence[str]) -> pd.DataFrame:
-    """The figures with the entries of several columns side by side, as `_place` and `_panel`; numbers are as
-    they are shown."""
+    """The estimates in the unit shown. New columns `_place` and `_panel` join the entries of the columns
+    `place` and `panel`."""
     scale = figures["unit"].map({name: unit.scale for name, unit in UNITS.items()})
     columns: dict[str, Any] = {end: figures[end].astype(float) * scale for end in ("value", "low", "high")}
     for name, joined in (("_place", place), ("_panel", panel)):
@@ -222,10 +222,13 @@ def _prepare(figures: pd.DataFrame, place: Sequence[str], panel: Sequence[str]) 
     return figures.assign(**columns)
 
 
-def _reach(figures: pd.DataFrame) -> Any:
-    """Distances of interval ends from their values, (2, n); None without intervals."""
+def _measure_errors(figures: pd.DataFrame) -> Any:
+    """Distances of interval ends from their values, (2, N); None without intervals."""
     ends = figures[["low", "high"]].sub(figures["value"], axis=0).abs()
     return ends.T.to_numpy() if ends.notna().any(axis=None) else None
+
+
+# --- panels of a figure ----------------------------------------------------------------------
 
 
 def panels(
@@ -239,7 +242,7 @@ def panels(
 
     count = max(1, len(titles))
     across = 2 if count in (2, 4) else min(count, 3)
-    down = -(-count // across)
+    down = math.ceil(count / across)
     width = COLUMN if count == 1 else PAGE
     letters = int(LETTERS * (width - labels) / across)
     wrapped = [textwrap.fill(title, letters) for title in titles]
@@ -249,10 +252,10 @@ def panels(
     axes = [*canvas.subplots(down, across, squeeze=False, sharex=shared, sharey=shared).flat]
     for empty in axes[count:]:
         empty.remove()
-    for at, title in zip(axes, wrapped, strict=False):
-        at.set_title(title)
-    for last in axes[max(0, count - across) : count]:
-        last.tick_params(labelbottom=True)  # also above a place that is empty
+    for ax, title in zip(axes, wrapped, strict=False):
+        ax.set_title(title)
+    for ax in axes[max(0, count - across) : count]:
+        ax.tick_params(labelbottom=True)  # the lowest of each column, also above an empty place
     return canvas, axes[:count]
 
 
@@ -260,19 +263,18 @@ def add_labels(canvas: Canvas, x: str, y: str = "") -> Canvas:
     """Adds the names of the axes, once each, and one legend of all panels, if it has two entries."""
     from matplotlib.lines import Line2D
 
-    for at in canvas.axes:
-        spec: Any = at.get_subplotspec()
-        if at.xaxis.get_tick_params()["labelbottom"]:
-            at.set_xlabel(x)
+    handle_of: dict[str, Any] = {}  # text of the legend -> its line or bar
+    for ax in canvas.axes:
+        spec: Any = ax.get_subplotspec()
+        if ax.xaxis.get_tick_params()["labelbottom"]:
+            ax.set_xlabel(x)
         if spec.is_first_col():
-            at.set_ylabel(y)
-    handle_of: dict[str, Any] = {}
-    for at in canvas.axes:
-        handles, labels = at.get_legend_handles_labels()
+            ax.set_ylabel(y)
+        handles, labels = ax.get_legend_handles_labels()
         handle_of = dict(zip(labels, handles, strict=True)) | handle_of
-    handle_of = dict(sorted(handle_of.items(), key=lambda entry: isinstance(entry[1], Line2D)))
+    handle_of = dict(sorted(handle_of.items(), key=lambda item: isinstance(item[1], Line2D)))  # marks last
     if len(handle_of) > 1:
-        room = int(LETTERS * canvas.get_figwidth())
-        columns = max(1, min(len(handle_of), room // (7 + max(map(len, handle_of)))))
+        letters = int(LETTERS * canvas.get_figwidth())
+        columns = max(1, min(len(handle_of), letters // (7 + max(map(len, handle_of)))))
         canvas.legend([*handle_of.values()], [*handle_of], ncols=columns, loc="outside upper left")
     return canvas

@@ -231,7 +231,7 @@ def test_plots_are_drawn_also_where_nothing_could_be_read():
     found = frame({"good": PERFECT, "mute": made([("?", "?")] * 9, logprobs=(-0.1, None))})
     one = frames.select(own.scale_paper_models(), category=AVERAGE, variant="negated")
     drawn = (sections.ORIGINAL_AND_NEGATED, sections.OUTCOMES_OF_PAIRS, sections.SCALING)
-    drawings = plots.drawings(drawn, frames.concat([found, one]), kinds=("png",))
+    drawings = plots.draw_all(drawn, frames.concat([found, one]), kinds=("png",))
     assert [files["png"][:4] for _, files in drawings] == [b"\x89PNG"] * 3
     chief = frames.select(found, headline="yes").drop_duplicates("model")
     assert dict(zip(chief["model"], chief["scoring"], strict=True)) == {
