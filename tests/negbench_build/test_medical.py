@@ -9,7 +9,7 @@ from nein.datasets.negbench.records import TEMPLATES
 from nein.datasets.negbench.sentences import Concepts
 from nein.generate.config import NegbenchConfig
 from nein.generate.negbench import files, stages
-from nein.generate.negbench.language import claims
+from nein.generate.negbench.language import parse_option
 from nein.loading.errors import UserError
 
 HEADER = (
@@ -77,7 +77,7 @@ def test_a_table_that_is_not_as_published_is_a_sentence(source, old, new, senten
 
 
 def true(text, image):
-    affirmed, denied = claims(text, "code", "image")
+    affirmed, denied = parse_option(text, "code", "image")
     return set(affirmed) <= set(image.positives) and set(denied) <= set(image.negatives)
 
 

@@ -265,7 +265,7 @@ def test_a_pipeline_draws_pairs_from_text_that_a_language_model_imagines(
         return 200, say(json.dumps(SCENE | ({}, *WRONG)[number])), {}
 
     server.rule, out = imagined, tmp_path / "out"
-    monkeypatch.setattr(stages.MakePairs, "verifier", lambda *_: Verifier(AsPlanned(), "{object}", 0.5))
+    monkeypatch.setattr(stages.MakePairs, "load_verifier", lambda *_: Verifier(AsPlanned(), "{object}", 0.5))
     given = ["--maker", f"text:{tmp_path / 'sd'}", "--llm.model", f"openai:{server.url}#eye-7b", "--out", out]
     done = negbench("generate", "--source", "pairs", "--scenes", "4", "--steps", "2", *given)
     assert done.code == 0, done.stderr

@@ -6,7 +6,7 @@ from nein.datasets.negbench import drawn, records, sentences
 from nein.datasets.negbench.polarity import find_change, polarity
 from nein.datasets.negbench.records import AFFIRMATION, HYBRID, NEGATION, TEMPLATES
 from nein.datasets.negbench.sentences import Concepts, Rules, add_negatives
-from nein.generate.negbench.language import claims
+from nein.generate.negbench.language import parse_option
 
 
 def test_absent_objects_are_those_seen_most_often_with_the_present_ones():
@@ -149,7 +149,7 @@ def test_the_captions_of_a_training_image_deny_distinct_objects_where_it_lacks_s
 
 
 def true(text, shown, style="code"):
-    affirmed, denied = claims(text, style, "image")
+    affirmed, denied = parse_option(text, style, "image")
     assert affirmed or denied
     return set(affirmed) <= set(shown) and not set(shown) & set(denied)
 

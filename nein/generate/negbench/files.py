@@ -1,10 +1,9 @@
-"""`nein negbench generate`: reads the images of a source and their objects, and writes the official CSV files
-of NegBench with a card.
+"""`nein negbench generate`: reads annotated images and writes NegBench's CSV files with a card.
 
 OUT/dataset/          CSV files in the official layout, a card, and images that were drawn or made
 OUT/unusable.jsonl    images that yield nothing, with the reason
 
-The files are written in one pass; memory holds the ids of each file.
+Parts: the sources (COCO, PASCAL VOC, captions, medical tables), the files, the card.
 """
 
 from __future__ import annotations
@@ -51,14 +50,15 @@ def load_images(config: NegbenchConfig) -> Listing[Concepts]:
             notes["listed twice, left out the second time"] += 1
             continue
         images[image.id] = image
-        notes.update({f"unusable: {image.problem}": 1} if image.problem else {})
+        if image.problem:
+            notes[f"unusable: {image.problem}"] += 1
     if not images:
         raise UserError("The source lists no images; pass another --source.")
     return Listing([*images.values()], {"kind": config.source}, notes)
 
 
 def image_root(config: NegbenchConfig) -> Path | None:
-    """The folder that the images' paths are relative to; None for images that are drawn or made."""
+    """The folder of the images, to which their paths are relative; None for images that are drawn or made."""
     if config.source in ("nano", "pairs") and config.captions is None:
         return None
     if config.source == "voc":
@@ -68,6 +68,7 @@ def image_root(config: NegbenchConfig) -> Path | None:
 
 
 def _iter_source(config: NegbenchConfig) -> Iterator[Concepts]:
+    """Yields the images of `--source` in order; those of pairs made from text have an id alone."""
     instances, captions = config.instances, config.captions
     if config.source in TABLES:
         return TABLES[config.source](Path(str(instances)), config.absent)
@@ -85,7 +86,8 @@ def _iter_source(config: NegbenchConfig) -> Iterator[Concepts]:
 
 def _read_coco(config: NegbenchConfig) -> Iterator[Concepts]:
     """COCO's JSON files; an image without a caption yields questions only."""
-    captions, instances = (None if p is None else Path(p) for p in (config.captions, config.instances))
+    captions = None if config.captions is None else Path(config.captions)
+    instances = None if config.instances is None else Path(config.instances)
     images = []
     for image in coco.read(captions=captions, instances=instances).images:
         texts = maker.clean_texts(image.captions)
@@ -119,8 +121,9 @@ def _read_voc_image(path: Path) -> Concepts:
         return Concepts(path.stem, f"{path.stem}.jpg", problem=BAD_FILE)
     names: dict[bool, dict[str, None]] = {True: {}, False: {}}  # difficult? -> distinct names in order
     for entry in tree.iter("object"):
+        is_difficult = (entry.findtext("difficult") or "").strip() == "1"
         if name := (entry.findtext("name") or "").strip():
-            names[(entry.findtext("difficult") or "").strip() == "1"][name] = None
+            names[is_difficult][name] = None
     unsure = tuple(name for name in names[True] if name not in names[False])
     file_name = (tree.findtext("filename") or "").strip() or f"{path.stem}.jpg"
     problem = "" if names[False] else NO_OBJECT
@@ -153,22 +156,24 @@ def read_chexpert(path: Path, count: int) -> Iterator[Concepts]:
     patient is one `source_id`."""
     images = []
     for line, row in official.iter_rows(path, ("Path", *FINDINGS)):
-        location, labels = f"'{path}', line {line}", dict[str, float | None]()
+        location = f"'{path}', line {line}"
         name = PurePosixPath(official.cell(row, "Path", location))
+        labels: dict[str, float | None] = {}  # 1: present, 0: absent, -1: uncertain, None: not mentioned
         for finding in FINDINGS:
             try:
                 labels[finding.lower()] = float(row[finding]) if row[finding] else None
             except ValueError:
                 labels[finding.lower()] = math.nan
             if labels[finding.lower()] not in (1, 0, -1, None):
-                wrong = f"'{row[finding]}' is not a label; allowed: 1, 0, -1 or empty"
-                raise UserError(f"{location}, {finding}: {wrong}.")
+                raise UserError(
+                    f"{location}, {finding}: '{row[finding]}' is not a label; allowed: 1, 0, -1 or empty."
+                )
         findings = tuple(finding for finding, label in labels.items() if label == 1)
         unsure = tuple(finding for finding, label in labels.items() if label in (-1, None))
         patient = next((part for part in name.parts if part.startswith("patient")), "")
         problem = "" if findings else NO_FINDING
-        stem = str(name.with_suffix(""))
-        images.append(Concepts(stem, str(name), (), findings, (), unsure, problem, patient))
+        stem, facts = str(name.with_suffix("")), {"problem": problem, "source_id": patient}
+        images.append(Concepts(stem, str(name), positives=findings, unsure=unsure, **facts))
     yield from add_negatives(images, count)
 
 
@@ -189,14 +194,9 @@ def read_ham10000(path: Path, count: int) -> Iterator[Concepts]:
 TABLES = {"chexpert": read_chexpert, "ham10000": read_ham10000}
 
 
-# --- data set ----------------------------------------------------------------------------------
+# --- the files ---------------------------------------------------------------------------------
 
 UNUSABLE = "nothing absent or too few objects"
-MEDICAL_NOTE = (
-    "How the published medical questions were drawn is not known: sizes and sentences differ from theirs; "
-    "tasks and columns do not."
-)
-NANO_NOTE = "Scenes of the nano world: figures on them say nothing about the published sets."
 
 
 class NegbenchFolder(BuildFolder):
@@ -204,7 +204,10 @@ class NegbenchFolder(BuildFolder):
 
 
 class NegbenchMaker(Maker):
-    """Makes data in NegBench's layout. media: reads images by their path; dataset: folder of the files."""
+    """Makes data in NegBench's layout.
+
+    dataset  Folder of the files; root: see `image_root`; media: reads images by their path.
+    """
 
     config: NegbenchConfig
     folder_type = NegbenchFolder
@@ -236,16 +239,14 @@ class NegbenchMaker(Maker):
         self.listing = load_images(config)
 
     def identity(self, device: str) -> Row:
-        llm = llm_identity(self.config.llm) if self.config.asks_llm else None
-        return {**super().identity(device), "llm": llm}
+        asks_llm = self.config.asks_llm
+        return {**super().identity(device), "llm": llm_identity(self.config.llm) if asks_llm else None}
 
     def concepts(self, shard: int, before: str = "paraphrase") -> list[Concepts]:
         """The images of a shard as the stages before `before` left them."""
         names = [stage.name for stage in self.stages]
         earlier = names[: names.index(before)] if before in names else names
-        if not earlier:
-            return self.members(shard)
-        return self.rows(earlier[-1], shard)
+        return self.rows(earlier[-1], shard) if earlier else self.members(shard)
 
     def finish(self) -> tuple[str, Row]:
         facts = self.write()
@@ -254,29 +255,28 @@ class NegbenchMaker(Maker):
         lines = [f"{facts['images']} images."]
         for name, file in facts["files"].items():
             lines.append(f"  {file['rows']:6d} rows, {file['captions']} captions: {name}")
-        lines += maker.list_losses("unusable", facts["unusable"]) + maker.list_losses(
-            "noted", facts["dropped"]
-        )
+        lines += maker.list_losses("unusable", facts["unusable"])
+        lines += maker.list_losses("noted", facts["dropped"])
         lines += maker.list_losses("refused", facts["refused_paraphrases"])
         lines.append(f"Data set: {self.dataset}")
-        if self.root is not None and self.config.source != "pairs":
-            root = self.root
+        root = self.root
+        if root is not None and self.config.source != "pairs":
             lines.append(f"Image paths are relative to '{root}': evaluate with --image-root {root}.")
         return "\n".join(lines) + "\n", {"facts": facts}
 
     def write(self) -> Row:
-        """Writes OUT/dataset and OUT/unusable.jsonl; returns the card's facts. Raises UserError if empty."""
+        """Writes all files in one pass; returns the card's facts. Raises UserError if there is no record."""
         config, number = self.config, 0
         counts = {key: Counter[str]() for key in ("unusable", "dropped", "refused_paraphrases")}
-        types = Counter[str]()
+        types = Counter[str]()  # type of question -> templated questions
         with contextlib.ExitStack() as files:
-            tables = {
-                f"{stem}{end}": official.Table(self.dataset / f"{stem}{end}.csv", files, **form)
-                for end in ("", "_rephrased")
-                for stem, form in stages.FILES.items()
-            }
+            tables: dict[str, official.Table] = {}  # stem of a file -> its table
+            for end in ("", "_rephrased"):
+                for stem, form in stages.FILES.items():
+                    path = self.dataset / f"{stem}{end}.csv"
+                    tables[f"{stem}{end}"] = official.Table(path, files, **form)
             unusable = files.enter_context(atomic.write_file(self.folder.path / "unusable.jsonl"))
-            for image, row in self.images():
+            for image, reworded in self.images():
                 number += 1
                 counts["dropped"].update(image.notes)
                 if config.source == "nano" and not (path := self.dataset / image.path).exists():
@@ -288,9 +288,9 @@ class NegbenchMaker(Maker):
                     unusable.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
                     continue
                 written = dict(tasks)
-                if row is not None:
-                    counts["refused_paraphrases"].update(reason.partition(":")[0] for reason in row.refused)
-                    written |= stages.apply_paraphrases(tasks, row.texts)
+                if reworded is not None:
+                    counts["refused_paraphrases"].update(why.partition(":")[0] for why in reworded.refused)
+                    written |= stages.apply_paraphrases(tasks, reworded.texts)
                 for stem, records in written.items():
                     for record in records:
                         tables[stem].add(record)
@@ -299,7 +299,8 @@ class NegbenchMaker(Maker):
             if not any(table.rows for stem, table in tables.items() if stem != stages.ORIGINALS):
                 reasons = "; ".join(f"{n} x {reason}" for reason, n in counts["unusable"].most_common(3))
                 raise UserError(f"{number} images yielded no caption and no question: {reasons}.")
-        written_files = {}
+
+        written_files = {}  # name -> facts
         for table in tables.values():
             if table.rows:
                 facts = {"rows": table.rows, "captions": table.captions, "sha256": table.digest.hexdigest()}
@@ -317,23 +318,32 @@ class NegbenchMaker(Maker):
         }
 
     def images(self) -> Iterator[tuple[Concepts, Reworded | None]]:
-        """Yields every selected image with its paraphrases, if any; a pair's source selects both images."""
+        """Yields every selected image with its paraphrases, if any; of a pair both images."""
         selected = {self.listing.records[index].id for index in self.blocks.indices}
         for shard in self.blocks.numbers:
-            rows = {}
-            if self.config.paraphrase:
-                rows = {row.id: row for row in self.rows("paraphrase", shard)}
+            rows = self.rows("paraphrase", shard) if self.config.paraphrase else []
+            reworded = {row.id: row for row in rows}
             for image in self.concepts(shard):
-                if ((self.config.source == "pairs" and image.source_id) or image.id) in selected:
-                    yield image, rows.get(image.id)
+                # The images of a pair have the listed one as their source.
+                listed = (image.source_id or image.id) if self.config.source == "pairs" else image.id
+                if listed in selected:
+                    yield image, reworded.get(image.id)
 
 
 build = functools.partial(make, NegbenchMaker)
 
+# --- the card ----------------------------------------------------------------------------------
+
+MEDICAL_NOTE = (
+    "How the published medical questions were drawn is not known: sizes and sentences differ from theirs; "
+    "tasks and columns do not."
+)
+NANO_NOTE = "Scenes of the nano world: figures on them say nothing about the published sets."
+
 
 def format_card(config: NegbenchConfig, facts: Row) -> str:
     """The card as Markdown: contents, options, losses."""
-    about = [MEDICAL_NOTE] * config.medical + [NANO_NOTE] * (config.source == "nano")
+    notes = {MEDICAL_NOTE: config.medical, NANO_NOTE: config.source == "nano"}  # note -> whether it applies
     parts = {
         "Files": {k: f"{f['rows']} rows, SHA-256 {f['sha256'][:16]}" for k, f in facts["files"].items()},
         "Questions by type": facts["questions_by_type"],
@@ -347,6 +357,6 @@ def format_card(config: NegbenchConfig, facts: Row) -> str:
         f"Source: {config.source}; form: {config.form}; wording: {config.wording}. Layout: the CSV files of "
         "NegBench (Alhamoud et al., CVPR 2025), with the columns `id`, `source`, `template_K`, "
         "`positive_objects` and `negative_objects` added.\n"
-        + "".join(f"\n{text}\n" for text in about)
+        + "".join(f"\n{note}\n" for note, applies in notes.items() if applies)
         + "".join(maker.make_section(title, counts) for title, counts in parts.items())
     )

@@ -1,7 +1,7 @@
-"""Questions to a language model: objects of a caption, negated captions, paraphrases, scenes.
+"""Asks a language model for NegBench data: objects of captions, scenes for pairs of images, and paraphrases.
 
-The prompts are ours; what they ask for is the paper's (appendix on construction). By protocol "fixed" all
-answers are checked; by "paper" the right form is enough, as released.
+The prompts are ours; what they ask for is the paper's (appendix on construction). Under protocol "fixed" all
+answers are checked; under "paper" the right form is enough, as released.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pydantic import BaseModel, Field
 
@@ -20,12 +21,11 @@ from nein.engine.folder import sample_seed
 from nein.generate.negbench.pairs import PairPlan
 from nein.models.llm import SILENT, Client, Request
 
-#: How a problem begins that a later command may mend, since the model gave no answer at all.
-NO_ANSWER = "the language model gave no answer"
+NO_ANSWER = "the language model gave no answer"  # start of a problem: a later command asks again
 NO_OBJECTS = "the language model named no usable object"
 NO_LIST = "the language model takes its objects for no list of objects"
-LONGEST = 4  # words of an object's name
-LONGER = 2  # times as many words, and ten more, a paraphrase may have
+
+# --- replies: docstrings and descriptions are part of the schema that the model reads ------------
 
 
 class Objects(BaseModel):
@@ -59,13 +59,186 @@ class Scene(BaseModel):
     other: str = Field(description="one object that could be there too, but is in neither sentence")
 
 
-#: What is captioned -> its name in a prompt, what is looked for, as what, what is not. Videos show actions.
-ASKED = {
+# --- objects -------------------------------------------------------------------------------------
+
+#: Medium -> words of the prompt: its name, what to list, in which form, what not to list.
+PROMPT_WORDS = {
     "image": ("photograph", "objects", "singular nouns", "places, actions or adjectives"),
     "video": ("video", "objects and actions", "singular nouns or -ing forms", "places or adjectives"),
 }
-#: Examples of negated captions: description, absent thing, caption with the affirmation first, with the
-#: negation first. Three are drawn.
+MAX_NAME_WORDS = 4  # of an object's name
+
+
+def extract(
+    client: Client, images: Sequence[Concepts], seed: int, *, count: int, thing: str, protocol: Protocol
+) -> list[Concepts]:
+    """Adds the present and `count` absent objects of every image's captions; of a video also actions.
+
+    Under "fixed" a present object that no caption mentions is dropped, and an absent one that a caption does;
+    both are noted. An image whose answer cannot be used gets a problem, and keeps its place.
+    """
+    medium, targets, form, unwanted = PROMPT_WORDS[thing]
+    usable = [image for image in images if not image.problem]
+    requests = []
+    for image in usable:
+        listed = "\n".join(f"- {text}" for text in image.captions)
+        prompt = (
+            f"These captions describe one {medium}:\n{listed}\n\nList the concrete, visible {targets} that "
+            f"the captions mention, as {form} in lower case (no {unwanted}). Then list {count} other "
+            f"{targets} that often occur together with these but are mentioned in no caption."
+        )
+        requests.append(Request(prompt, sample_seed(seed, f"objects/{image.id}")))
+    extracted = {image.id: image for image in images}
+    for image, outcome in zip(usable, client.complete(requests, Objects), strict=True):
+        if (answer := outcome.value) is None:
+            extracted[image.id] = replace(image, problem=_describe_failure(outcome.failure))
+            continue
+        if protocol == "paper":
+            present, absent = list(dict.fromkeys(answer.present)), list(dict.fromkeys(answer.absent))
+            is_usable = bool(absent)
+        else:
+            text = ". ".join(image.captions)  # a denial ends with its caption
+            named, others = _clean_names(answer.present), _clean_names(answer.absent)
+            present = [name for name in named if polarity.polarity(text, name) == "affirmed"]
+            absent = [name for name in others if not polarity.mentions(text, name) and name not in named]
+            notes = ["object not in the caption, dropped"] * (len(named) - len(present))
+            notes += ["absent object is in the caption, dropped"] * (len(others) - len(absent))
+            image, absent = image.add_notes(*notes), absent[:count]
+            is_usable = bool(present and absent)
+        problem = "" if is_usable else NO_OBJECTS
+        extracted[image.id] = replace(
+            image, positives=tuple(present), negatives=tuple(absent), problem=problem
+        )
+    return [*extracted.values()]
+
+
+def validate(client: Client, images: Sequence[Concepts]) -> list[Concepts]:
+    """Adds a problem to images of which the model does not clearly accept both lists of objects."""
+    usable = [image for image in images if not image.problem]
+    prompts = [
+        f"{[*names]}\n\nIs every entry of this list the name of a thing or of a concept, and nothing "
+        "else: no explanation, no instruction, no remains of another text?"
+        for image in usable
+        for names in (image.positives, image.negatives)
+    ]
+    outcomes = client.complete([Request(prompt) for prompt in prompts], Soundness)  # two per image
+    validated = {image.id: image for image in images}
+    for image, *pair in zip(usable, outcomes[::2], outcomes[1::2], strict=True):
+        silent = [outcome.failure for outcome in pair if outcome.failure in SILENT]
+        if silent:
+            validated[image.id] = replace(image, problem=_describe_failure(silent[0]))
+        elif not all(outcome.value is not None and outcome.value.valid for outcome in pair):
+            validated[image.id] = replace(image, problem=NO_LIST)
+    return [*validated.values()]
+
+
+def _clean_names(words: Sequence[str]) -> list[str]:
+    """Object names as they can stand in a sentence: lower case, no article, a few words, once each."""
+    names: dict[str, None] = {}
+    for word in words:
+        name = re.sub(r"^(?:an?|the|some|any|no)\s+", "", " ".join(word.casefold().split())).strip(" .,;")
+        if name and len(name.split()) <= MAX_NAME_WORDS and re.fullmatch(r"[\w' -]+", name):
+            names[name] = None
+    return list(names)
+
+
+def _describe_failure(kind: str) -> str:
+    return f"{NO_ANSWER} ({kind})" if kind in SILENT else f"the language model's answer is unusable ({kind})"
+
+
+# --- scenes --------------------------------------------------------------------------------------
+
+
+def plan_scenes(client: Client, names: Sequence[str], seed: int) -> dict[str, PairPlan | str]:
+    """Id -> a pair of images to be made from text, or why there is none. names: the ids."""
+    requests = [
+        Request(
+            "Imagine an everyday photograph. Describe the scene in one sentence that names two or three "
+            "concrete objects. Choose one further concrete object that could plausibly be there but is not "
+            "mentioned, and write the sentence again with that object added. Name another one that is in "
+            f"neither sentence. Do not use any negation. Be original: this is scene number {name}.",
+            sample_seed(seed, f"scene/{name}"),
+        )
+        for name in names
+    ]
+    plans: dict[str, PairPlan | str] = {}
+    for name, outcome in zip(names, client.complete(requests, Scene), strict=True):
+        if (scene := outcome.value) is None:
+            plans[name] = _describe_failure(outcome.failure)
+            continue
+        objects = _clean_names(scene.objects)
+        further = _clean_names([scene.extra]) + _clean_names([scene.other])  # two, if the names are usable
+        without, with_extra = (
+            [polarity.polarity(text, thing) for thing in (*objects, *further)]
+            for text in (scene.caption, scene.caption_with_extra)
+        )
+        affirmed = ["affirmed"] * len(objects)
+        is_without = without == [*affirmed, "missing", "missing"]
+        if len(objects) > 1 and is_without and with_extra == [*affirmed, "affirmed", "missing"]:
+            texts = scene.caption, scene.caption_with_extra
+            plans[name] = PairPlan(name, *texts, tuple(objects), *further, source_id=name, start=None)
+        else:
+            plans[name] = "the sentences of a scene contradict its objects"
+    return plans
+
+
+# --- paraphrases ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence to be rephrased, with the objects of its image."""
+
+    id: str
+    text: str
+    affirmed: list[str]  # objects that it says are there
+    denied: list[str]  # objects that it says are absent
+    others: tuple[str, ...] = ()  # objects that it does not mention
+    negation: Negation | None = None  # of a training caption, which is written anew, as CC12M-NegCap was
+
+
+MAX_LENGTHENING = 2  # a paraphrase may have twice as many words, and ten more
+
+
+def paraphrase(
+    client: Client, sentences: Sequence[Sentence], seed: int, *, keep_order: bool, protocol: Protocol
+) -> list[tuple[str | None, str]]:
+    """(sentence in other words, "") or (None, why there is none) for every sentence.
+
+    Under "fixed" a sentence that loses an object or changes its polarity is refused and drawn again, as often
+    as the client's `attempts` say; with `keep_order`, and of training captions always, so is one that changes
+    what comes first. If the model gave no answer at all, another seed is not tried.
+    """
+    results: dict[str, tuple[str | None, str]] = {}  # sentence id -> (paraphrase, why there is none)
+    pending = list(sentences)
+    for attempt in range(client.attempts if client.temperature > 0 else 1):
+        requests = []
+        for old in pending:
+            number = sample_seed(seed, f"paraphrase/{old.id}", attempt)
+            requests.append(Request(_write_prompt(old, keep_order, random.Random(number)), number))
+        refused = []
+        for old, outcome in zip(pending, client.complete(requests, Paraphrase), strict=True):
+            if outcome.value is None:
+                results[old.id] = (None, _describe_failure(outcome.failure))
+                if outcome.failure not in SILENT:
+                    refused.append(old)
+                continue
+            text, why = " ".join(outcome.value.sentence.split()), ""  # white space made single
+            if protocol == "fixed":
+                order = old.text if keep_order or old.negation is not None else None
+                kept: Any = {"keep_order_of": order, "others": old.others}
+                why = polarity.find_change(text, old.affirmed, old.denied, **kept)
+                if not why and len(text.split()) > MAX_LENGTHENING * len(old.text.split()) + 10:
+                    why = "it says much more"
+            results[old.id] = (None, why) if why else (text, "")
+            if why:
+                refused.append(old)
+        pending = refused
+    return [results[sentence.id] for sentence in sentences]
+
+
+#: Examples of negated captions: description, absent object, caption with the affirmation first, and with the
+#: negation first. Three of them are drawn.
 EXAMPLES = [
     text.split(" / ")
     for text in (
@@ -81,156 +254,7 @@ EXAMPLES = [
 ]
 
 
-def extract(
-    client: Client, images: Sequence[Concepts], seed: int, *, count: int, thing: str, protocol: Protocol
-) -> list[Concepts]:
-    """Adds the present and absent objects of every image's captions; of a video also actions.
-
-    By "fixed" a present object that no caption mentions is dropped, and an absent one that a caption does;
-    both are noted. An image whose answer cannot be used gets a problem, and keeps its place.
-    """
-    medium, targets, form, unwanted = ASKED[thing]
-    usable = [image for image in images if not image.problem]
-    requests = []
-    for image in usable:
-        listed = "\n".join(f"- {text}" for text in image.captions)
-        prompt = (
-            f"These captions describe one {medium}:\n{listed}\n\nList the concrete, visible {targets} that "
-            f"the captions mention, as {form} in lower case (no {unwanted}). Then list {count} other "
-            f"{targets} that often occur together with these but are mentioned in no caption."
-        )
-        requests.append(Request(prompt, sample_seed(seed, f"objects/{image.id}")))
-    extracted = {image.id: image for image in images}
-    for image, outcome in zip(usable, client.complete(requests, Objects), strict=True):
-        if (answer := outcome.value) is None:
-            extracted[image.id] = replace(image, problem=_failure(outcome.failure))
-            continue
-        if protocol == "paper":
-            affirmed, new = [*dict.fromkeys(answer.present)], [*dict.fromkeys(answer.absent)]
-            usable_answer = bool(new)
-        else:
-            text = ". ".join(image.captions)  # a denial ends with its caption
-            present, absent = _names(answer.present), _names(answer.absent)
-            affirmed = [name for name in present if polarity.polarity(text, name) == "affirmed"]
-            new = [name for name in absent if not polarity.mentions(text, name) and name not in present]
-            notes = ["object not in the caption, dropped"] * (len(present) - len(affirmed))
-            notes += ["absent object is in the caption, dropped"] * (len(absent) - len(new))
-            image, new = image.add_notes(*notes), new[:count]
-            usable_answer = bool(affirmed and new)
-        extracted[image.id] = replace(
-            image,
-            positives=tuple(affirmed),
-            negatives=tuple(new),
-            problem="" if usable_answer else NO_OBJECTS,
-        )
-    return [*extracted.values()]
-
-
-def validate(client: Client, images: Sequence[Concepts]) -> list[Concepts]:
-    """Marks images whose object lists the model rejects; no clear yes is a no. Ask at temperature 0."""
-    usable = [image for image in images if not image.problem]
-    prompts = [
-        f"{[*names]}\n\nIs every entry of this list the name of a thing or of a concept, and nothing "
-        "else: no explanation, no instruction, no remains of another text?"
-        for image in usable
-        for names in (image.positives, image.negatives)
-    ]
-    outcomes = client.complete([*map(Request, prompts)], Soundness)
-    validated = {image.id: image for image in images}
-    for image, *pair in zip(usable, outcomes[::2], outcomes[1::2], strict=True):
-        silent = [_failure(outcome.failure) for outcome in pair if outcome.failure in SILENT]
-        is_sound = all(outcome.value is not None and outcome.value.valid for outcome in pair)
-        problem = silent[0] if silent else "" if is_sound else NO_LIST
-        validated[image.id] = replace(image, problem=problem)
-    return [*validated.values()]
-
-
-def _names(words: Sequence[str]) -> list[str]:
-    """Object names as they can stand in a sentence: lower case, no article, at most four words, once each."""
-    names: dict[str, None] = {}
-    for word in words:
-        name = re.sub(r"^(?:an?|the|some|any|no)\s+", "", " ".join(word.casefold().split())).strip(" .,;")
-        if name and len(name.split()) <= LONGEST and re.fullmatch(r"[\w' -]+", name):
-            names[name] = None
-    return list(names)
-
-
-def imagine(client: Client, names: Sequence[str], seed: int) -> dict[str, PairPlan | str]:
-    """Id -> a pair to be drawn, or why there is none."""
-    requests = [
-        Request(
-            "Imagine an everyday photograph. Describe the scene in one sentence that names two or three "
-            "concrete objects. Choose one further concrete object that could plausibly be there but is not "
-            "mentioned, and write the sentence again with that object added. Name another one that is in "
-            f"neither sentence. Do not use any negation. Be original: this is scene number {name}.",
-            sample_seed(seed, f"scene/{name}"),
-        )
-        for name in names
-    ]
-    plans: dict[str, PairPlan | str] = {}
-    for name, outcome in zip(names, client.complete(requests, Scene), strict=True):
-        if (scene := outcome.value) is None:
-            plans[name] = _failure(outcome.failure)
-            continue
-        texts, objects = (scene.caption, scene.caption_with_extra), _names(scene.objects)
-        further = _names([scene.extra]) + _names([scene.other])
-        polarities = [[polarity.polarity(text, thing) for thing in (*objects, *further)] for text in texts]
-        expected = [["affirmed"] * len(objects) + [extra, "missing"] for extra in ("missing", "affirmed")]
-        if len(objects) > 1 and polarities == expected:
-            plans[name] = PairPlan(name, *texts, tuple(objects), further[0], further[1], name, None)
-        else:
-            plans[name] = "the sentences of a scene contradict its objects"
-    return plans
-
-
-@dataclass(frozen=True)
-class Sentence:
-    """A sentence to be rephrased, with what it says is there and is not, and what it does not speak of.
-
-    negation  Of a training caption, which is written anew from it, as CC12M-NegCap was.
-    """
-
-    id: str
-    text: str
-    affirmed: list[str]
-    denied: list[str]
-    others: tuple[str, ...] = ()
-    negation: Negation | None = None
-
-
-def paraphrase(
-    client: Client, sentences: Sequence[Sentence], seed: int, *, keep_order: bool, protocol: Protocol
-) -> list[tuple[str | None, str]]:
-    """(sentence in other words, "") or (None, why there is none) for every sentence.
-
-    By "fixed" a sentence that loses an object or changes its polarity is refused and drawn again, as often as
-    the client's `attempts` say; with `keep_order`, and of training captions always, so is one that changes
-    what comes first. Where the model gave no answer at all, another seed is not tried.
-    """
-    results: dict[str, tuple[str | None, str]] = {}  # sentence id -> (paraphrase, why there is none)
-    open_ = list(sentences)  # not paraphrased so far
-    for turn in range(client.attempts if client.temperature > 0 else 1):
-        requests = []
-        for old in open_:
-            number = sample_seed(seed, f"paraphrase/{old.id}", turn)
-            requests.append(Request(_prompt(old, keep_order, random.Random(number)), number))
-        for old, outcome in zip(open_, client.complete(requests, Paraphrase), strict=True):
-            if outcome.value is None:
-                results[old.id] = (None, _failure(outcome.failure))
-                continue
-            text, why = " ".join(outcome.value.sentence.split()), ""  # white space made single
-            if protocol == "fixed":
-                order = old.text if keep_order or old.negation is not None else None
-                claims_ = (old.affirmed, old.denied)
-                why = polarity.find_change(text, *claims_, keep_order_of=order, others=old.others)
-                if not why and len(text.split()) > LONGER * len(old.text.split()) + 10:
-                    why = "it says much more"
-            results[old.id] = (None, why) if why else (text, "")
-        open_ = [old for old in open_ if (why := results[old.id][1]) and not why.startswith(NO_ANSWER)]
-    return [results[sentence.id] for sentence in sentences]
-
-
-def _prompt(sentence: Sentence, keep_order: bool, rng: random.Random) -> str:
+def _write_prompt(sentence: Sentence, keep_order: bool, rng: random.Random) -> str:
     if (negation := sentence.negation) is not None:
         first, second = ("negation", "affirmation") if negation.before else ("affirmation", "negation")
         lines = [
@@ -238,9 +262,10 @@ def _prompt(sentence: Sentence, keep_order: bool, rng: random.Random) -> str:
             f"from the picture. The {first} comes first, then the {second}. Add nothing else, and keep the "
             "word for what is absent."
         ]
-        examples = [(text, absent, captions[negation.before]) for text, absent, *captions in EXAMPLES]
-        for text, absent, caption in (*rng.sample(examples, 3), (negation.caption, negation.absent, "")):
-            lines += ["", f"Description: {text}", f"Absent: {absent}", f"Caption: {caption}".rstrip()]
+        for text, absent, affirmed_first, denied_first in rng.sample(EXAMPLES, 3):
+            caption = denied_first if negation.before else affirmed_first
+            lines += ["", f"Description: {text}", f"Absent: {absent}", f"Caption: {caption}"]
+        lines += ["", f"Description: {negation.caption}", f"Absent: {negation.absent}", "Caption:"]
         return "\n".join(lines)
     named = [f'"{name}"' for name in (*sentence.affirmed, *sentence.denied)]
     lines = [
@@ -256,18 +281,14 @@ def _prompt(sentence: Sentence, keep_order: bool, rng: random.Random) -> str:
     return "\n".join(lines)
 
 
-def claims(text: str, wording: str, thing: str) -> tuple[list[str], list[str]]:
-    """(affirmed, denied) of a templated option, read back from its template; with or without a full stop."""
+def parse_option(text: str, wording: str, thing: str) -> tuple[list[str], list[str]]:
+    """(affirmed, denied) objects of a templated option, with or without a full stop."""
     for form in (HYBRID, NEGATION, "pair", AFFIRMATION):
         pattern = re.escape(WORDINGS[wording][form].replace("{thing}", thing))
         for slot in "ABN":
             pattern = pattern.replace(re.escape("{" + slot + "}"), f"(?P<{slot}>.+?)")
         match = re.fullmatch(rf"{pattern}\.?", text)
         if match:
-            named = match.groupdict()
+            named = match.groupdict()  # A, B: affirmed objects, N: a denied one
             return [named[s] for s in "AB" if s in named], [named["N"]] if "N" in named else []
     raise ValueError(f"this is no sentence of the wording {wording!r}: {text!r}")
-
-
-def _failure(kind: str) -> str:
-    return f"{NO_ANSWER} ({kind})" if kind in SILENT else f"the language model's answer is unusable ({kind})"

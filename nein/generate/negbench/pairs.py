@@ -1,5 +1,8 @@
-"""HardNeg-Syn: makes pairs of images, without and with one object, by an editor or from text, and verifies
-with a detector which objects an image shows. The detector must find the object in one of the two alone."""
+"""Verifies objects in images with a detector, and makes the pairs of images of HardNeg-Syn.
+
+A pair is an image without and with one object, made by an editor or from text; the detector must find the
+object in the second image alone. Parts: verification (also of single images), makers, plans and files.
+"""
 
 from __future__ import annotations
 
@@ -21,28 +24,108 @@ from nein.metrics.base import MetricError, fingerprint
 from nein.models.llm import Client
 from nein.wording import families
 
-# --- makers of pairs ----------------------------------------------------------------------------------
+# --- verification -------------------------------------------------------------------------------------
 
-NOT_MADE = "no try gave a pair that the detector confirms"
 NOT_ASKED = "the detector failed"
 UNVERIFIED = "not verified, as in the released code"
-Pictures = tuple[np.ndarray, np.ndarray]  # (H, W, 3) uint8 each: without the object, and with it
-Looked = tuple[Concepts, np.ndarray | str]  # an image's record, and its pixels or why there are none
+LoadedImage = tuple[Concepts, np.ndarray | str]  # record, and pixels, (H, W, 3) uint8, or why there are none
+
+
+@dataclass(frozen=True)
+class Verifier:
+    """A detector and how it is asked."""
+
+    detector: Any
+    query: str  # with "{object}" for the name
+    threshold: float
+    protocol: sentences.Protocol = "fixed"
+    absent_count: int = 0  # under "paper", images with another number of absent objects are not verified
+
+    @property
+    def fingerprint(self) -> str:
+        return str(self.detector.fingerprint)
+
+    def describe(self) -> Row:
+        return dict(self.detector.describe())
+
+    def detect(self, images: Sequence[np.ndarray], names: Sequence[Sequence[str]]) -> list[dict[str, bool]]:
+        """Per image: name -> whether it is detected. Raises UserError if boxes have no labels ("paper")."""
+        labels = [[self.query.format(object=name) for name in row] for row in names]
+        detections = self.detector.detect(images, labels, self.threshold)  # per image: label -> box
+        field = "named" if self.protocol == "paper" else "score"
+        if any(getattr(box, field) is None for boxes in detections for box in boxes.values()):
+            raise UserError(
+                "The detector reports no label per box, which --protocol paper needs; pass OWL-ViT or "
+                "OWLv2 as --detector, or --protocol fixed."
+            )
+        detected = []
+        for row, texts, boxes in zip(names, labels, detections, strict=True):
+            scores = [getattr(boxes[label], field) for label in texts]
+            detected.append({name: score >= self.threshold for name, score in zip(row, scores, strict=True)})
+        return detected
+
+
+def verify(verifier: Verifier, images: Sequence[LoadedImage], *, positives: bool) -> list[Concepts]:
+    """Drops absent objects that the detector finds and, with `positives`, present ones that it misses."""
+    results: dict[str, Concepts] = {}
+    usable: dict[str, np.ndarray] = {}  # id -> (H, W, 3) uint8
+    as_released = verifier.protocol == "paper"
+    for image, pixels in images:
+        if image.problem:
+            pass
+        elif as_released and len(image.negatives) != verifier.absent_count:
+            image = image.add_notes(f"absent objects not as many as wanted, {UNVERIFIED}")
+        elif not isinstance(pixels, str):
+            usable[image.id] = pixels
+        elif as_released:
+            image = image.add_notes(f"{pixels}, {UNVERIFIED}")
+        else:
+            image = replace(image, problem=pixels)
+        results[image.id] = image
+
+    # Under "paper" the names of one query compete for a box, and present objects would win: they get a query
+    # of their own.
+    queries = [[results[name].negatives for name in usable]]  # per query the names for every image
+    if positives and as_released:
+        queries.append([results[name].positives for name in usable])
+    elif positives:
+        queries = [[results[name].negatives + results[name].positives for name in usable]]
+    answers = [isolate_answers(verifier.detect, usable.values(), names, str) for names in queries]
+
+    for name, *rows in zip(usable, *answers, strict=True):  # rows: of every query, its answer or a failure
+        image = results[name]
+        failures = [row for row in rows if isinstance(row, str)]
+        if failures:
+            results[name] = replace(image, problem=f"{NOT_ASKED}: {failures[0]}")
+            continue
+        is_shown: dict[str, bool] = {}
+        for row in rows:
+            is_shown.update(row)
+        absent = tuple(key for key in image.negatives if not is_shown[key])
+        present = tuple(key for key in image.positives if not positives or is_shown[key])
+        notes = ["absent object detected, dropped"] * (len(image.negatives) - len(absent))
+        notes += ["present object not detected, dropped"] * (len(image.positives) - len(present))
+        results[name] = replace(image.add_notes(*notes), negatives=absent, positives=present)
+    return [*results.values()]
+
+
+# --- makers of pairs ----------------------------------------------------------------------------------
+
+Pair = tuple[np.ndarray, np.ndarray]  # (H, W, 3) uint8 each: without the object, and with it
 
 
 @dataclass(frozen=True)
 class PairPlan:
-    """A pair to make. objects: in both images; extra: in the second one alone; other: in neither, or "".
-    start: (H, W, 3) uint8, the editor's input; None for a pair made from text."""
+    """A pair to make."""
 
     id: str
-    caption: str
+    caption: str  # of the first image, without the object
     caption_with: str
-    objects: tuple[str, ...]
-    extra: str
-    other: str
+    objects: tuple[str, ...]  # in both images
+    extra: str  # in the second one alone
+    other: str  # in neither; "": none is known
     source_id: str
-    start: Any
+    start: Any  # (H, W, 3) uint8, the editor's input; None for a pair made from text
 
 
 class EditorMaker:
@@ -51,13 +134,13 @@ class EditorMaker:
     def __init__(self, editor: editors.Editor) -> None:
         self.editor, self.fingerprint, self.describe = editor, editor.fingerprint, editor.describe
 
-    def make(self, plans: Sequence[PairPlan], seeds: Sequence[int]) -> list[Pictures | str]:
+    def make(self, plans: Sequence[PairPlan], seeds: Sequence[int]) -> list[Pair | str]:
         """Both images of every plan, or why there are none."""
         requests = []
         for plan, seed in zip(plans, seeds, strict=True):
             instruction = f"Add {families.add_article(plan.extra, some=True)}."
             requests.append(editors.EditRequest(plan.id, plan.start, instruction, seed))
-        pairs: list[Pictures | str] = []
+        pairs: list[Pair | str] = []
         for plan, result in zip(plans, self.editor.edit(requests) if requests else [], strict=True):
             problem = result.error or "the editor gave no picture"
             pairs.append(problem if result.image is None else (plan.start, result.image))
@@ -65,8 +148,8 @@ class EditorMaker:
 
 
 class TextMaker:
-    """Generates both images by a text-to-image pipeline of diffusers (safetensors only), from the same noise,
-    so that they are alike. Raises EditorError or UserError."""
+    """Generates both images from text, from the same noise so that they are alike, by a pipeline of diffusers
+    (safetensors only). Raises EditorError or UserError."""
 
     def __init__(self, name: str, *, steps: int, device: str, dtype: str) -> None:
         import torch
@@ -94,11 +177,11 @@ class TextMaker:
     def describe(self) -> Row:
         return self._facts
 
-    def make(self, plans: Sequence[PairPlan], seeds: Sequence[int]) -> list[Pictures | str]:
+    def make(self, plans: Sequence[PairPlan], seeds: Sequence[int]) -> list[Pair | str]:
         """Both images of every plan."""
         import torch
 
-        pairs: list[Pictures | str] = []
+        pairs: list[Pair | str] = []
         for plan, seed in zip(plans, seeds, strict=True):
             texts = [plan.caption, plan.caption_with]  # without the object, with it
             noise = [torch.Generator().manual_seed(seed) for _ in texts]  # on the CPU: the same on any device
@@ -110,11 +193,11 @@ class TextMaker:
 
 @dataclass(frozen=True)
 class PairTools:
-    """The models that make pairs. client: the language model that writes scenes; None for an editor."""
+    """The models that make pairs, loaded."""
 
     maker: EditorMaker | TextMaker
     verifier: Verifier
-    client: Client | None = None
+    client: Client | None = None  # the language model that writes scenes; None for an editor
 
     @property
     def fingerprint(self) -> str:
@@ -131,9 +214,9 @@ class PairTools:
         if self.client:
             self.client.stop()
 
-    def find_problem(self, plan: PairPlan, pair: Pictures) -> str:
-        """Return why the detector refuses a pair; "" if it accepts it."""
-        names = [*plan.objects, plan.extra, *filter(None, [plan.other])]
+    def find_problem(self, plan: PairPlan, pair: Pair) -> str:
+        """Why the detector refuses a pair; "" if it accepts it."""
+        names = [*plan.objects, plan.extra, *([plan.other] if plan.other else [])]
         try:
             without, with_extra = self.verifier.detect(pair, [names, names])
         except MetricError as error:
@@ -149,25 +232,29 @@ class PairTools:
         return ""
 
 
-# --- pairs: plans, tries and files --------------------------------------------------------------------
+# --- plans and files ----------------------------------------------------------------------------------
 
 
-def plan_edit(looked: Looked, vocabulary: Sequence[str], seed: int) -> PairPlan | str:
-    """Plan the addition of an object that no caption or annotation names; or return why there is no plan."""
-    image, pixels = looked
+def plan_edit(loaded: LoadedImage, vocabulary: Sequence[str], seed: int) -> PairPlan | str:
+    """Plans the addition of an object that no caption or annotation names; or says why there is no plan."""
+    image, pixels = loaded
     if image.problem or not image.captions or not image.positives:
         return image.problem or "no caption or no object"
     rng = sentences.stream(seed, image.id, "pair")
-    absent = [n for n in vocabulary if n not in image.positives and n not in image.unsure]  # candidates
+    absent = [name for name in vocabulary if name not in image.positives and name not in image.unsure]
     if not absent:
         return "no object of the vocabulary is absent"
     if isinstance(pixels, str):
         return pixels
-    caption = rng.choice(image.captions)  # "A dog on a beach"
-    extra, other = (*rng.sample(absent, min(2, len(absent))), "")[:2]
-    text = caption.rstrip()
-    added = f"{text if text.endswith('.') else text + '.'} There is {families.add_article(extra, some=True)}."
+    caption = rng.choice(image.captions)
+    extra, *rest = rng.sample(absent, min(2, len(absent)))
+    # "A dog on a beach" -> "A dog on a beach. There is a car."
+    added = f"{caption.rstrip().removesuffix('.')}. There is {families.add_article(extra, some=True)}."
+    other = rest[0] if rest else ""
     return PairPlan(image.id, caption, added, image.positives, extra, other, image.cluster, start=pixels)
+
+
+NOT_MADE = "no try gave a pair that the detector confirms"
 
 
 def make_pairs(
@@ -178,24 +265,24 @@ def make_pairs(
         name: [Concepts(name, problem=plan if isinstance(plan, str) else NOT_MADE)]
         for name, plan in plans.items()
     }
-    unmade = [plan for plan in plans.values() if not isinstance(plan, str)]  # plans without a pair so far
+    pending = [plan for plan in plans.values() if not isinstance(plan, str)]
     for attempt in range(attempts):
-        seeds = [sample_seed(seed, f"pair/{plan.id}", attempt) for plan in unmade]
-        attempted = [*zip(unmade, tools.maker.make(unmade, seeds), strict=True)]
-        unmade = []
-        for plan, pair in attempted:
+        seeds = [sample_seed(seed, f"pair/{plan.id}", attempt) for plan in pending]
+        refused = []
+        for plan, pair in zip(pending, tools.maker.make(pending, seeds), strict=True):
             problem = pair if isinstance(pair, str) else tools.find_problem(plan, pair)
             if isinstance(pair, str) or problem:
                 results[plan.id] = [Concepts(plan.id, problem=NOT_MADE, notes=(problem,))]
-                unmade.append(plan)
+                refused.append(plan)
             else:
                 results[plan.id] = _write_pair(plan, pair, folder, note=f"made at try {attempt + 1}")
+        pending = refused
     return [image for images in results.values() for image in images]
 
 
-def _write_pair(plan: PairPlan, pair: Pictures, folder: Path, *, note: str) -> list[Concepts]:
+def _write_pair(plan: PairPlan, pair: Pair, folder: Path, *, note: str) -> list[Concepts]:
     other = (plan.other,) if plan.other else ()
-    sides = (  # (end of the name, caption, present and absent objects, notes)
+    sides = (  # (end of the name, caption, present objects, absent objects, notes)
         ("without", plan.caption, plan.objects, (plan.extra, *other), (note,)),
         ("with", plan.caption_with, (*plan.objects, plan.extra), other, ()),
     )
@@ -208,79 +295,3 @@ def _write_pair(plan: PairPlan, pair: Pictures, folder: Path, *, note: str) -> l
             Concepts(name, path, (caption,), present, absent, source_id=plan.source_id, notes=notes)
         )
     return images
-
-
-# --- verification -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Verifier:
-    """A detector with its query ("{object}" is the name). absent_count: absent ones per image ("paper")."""
-
-    detector: Any
-    query: str
-    threshold: float
-    protocol: sentences.Protocol = "fixed"
-    absent_count: int = 0
-
-    @property
-    def fingerprint(self) -> str:
-        return str(self.detector.fingerprint)
-
-    def describe(self) -> Row:
-        return dict(self.detector.describe())
-
-    def detect(self, images: Sequence[np.ndarray], names: Sequence[Sequence[str]]) -> list[dict[str, bool]]:
-        """Return name -> whether it is detected, per image. Raises UserError without labels ("paper")."""
-        labels = [[self.query.format(object=name) for name in row] for row in names]
-        detections = self.detector.detect(images, labels, self.threshold)  # per image: label -> box
-        field = "named" if self.protocol == "paper" else "score"
-        if any(getattr(box, field) is None for boxes in detections for box in boxes.values()):
-            raise UserError(
-                "The detector reports no label per box, which --protocol paper needs; pass OWL-ViT or "
-                "OWLv2 as --detector, or --protocol fixed."
-            )
-        detected = []
-        for row, texts, boxes in zip(names, labels, detections, strict=True):
-            scores = [getattr(boxes[label], field) for label in texts]
-            detected.append({name: score >= self.threshold for name, score in zip(row, scores, strict=True)})
-        return detected
-
-
-def verify(verifier: Verifier, images: Sequence[Looked], *, positives: bool) -> list[Concepts]:
-    """Drop absent objects that the detector finds and, with `positives`, present ones that it misses."""
-    results: dict[str, Concepts] = {}
-    usable: dict[str, np.ndarray] = {}  # id -> (H, W, 3) uint8
-    as_released = verifier.protocol == "paper"
-    for image, pixels in images:
-        if image.problem:
-            pass
-        elif as_released and len(image.negatives) != verifier.absent_count:
-            image = image.add_notes(f"absent objects not as many as wanted, {UNVERIFIED}")
-        elif not isinstance(pixels, str):
-            usable[image.id] = pixels
-        elif as_released:
-            image = image.add_notes(f"{pixels}, {UNVERIFIED}")
-        else:
-            image = replace(image, problem=pixels)
-        results[image.id] = image
-    # Under "paper" the names of one query compete for a box, and present objects would win: they get a query
-    # of their own.
-    queries = [[results[name].negatives for name in usable]]
-    if positives and as_released:
-        queries.append([results[name].positives for name in usable])
-    elif positives:
-        queries = [[results[name].negatives + results[name].positives for name in usable]]
-    answers = [isolate_answers(verifier.detect, usable.values(), names, str) for names in queries]
-    for name, *rows in zip(usable, *answers, strict=True):
-        image = results[name]
-        if failure := next((row for row in rows if isinstance(row, str)), ""):
-            results[name] = replace(image, problem=f"{NOT_ASKED}: {failure}")
-            continue
-        is_shown = {key: presence for row in rows for key, presence in row.items()}
-        absent = tuple(key for key in image.negatives if not is_shown[key])
-        present = tuple(key for key in image.positives if not positives or is_shown[key])
-        notes = ["absent object detected, dropped"] * (len(image.negatives) - len(absent))
-        notes += ["present object not detected, dropped"] * (len(image.positives) - len(present))
-        results[name] = replace(image.add_notes(*notes), negatives=absent, positives=present)
-    return [*results.values()]

@@ -1,4 +1,8 @@
-"""The up to five stages of `nein negbench generate`, from images to sentences."""
+"""The stages of `nein negbench generate`: they find out which objects images show and lack, and paraphrase.
+
+Each class is a stage, in the order of a command, which needs some of them. The last part builds the captions
+and questions of an image.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +21,17 @@ from nein.generate import maker
 from nein.generate.config import NegbenchConfig
 from nein.generate.maker import COCO, ShardStage
 from nein.generate.negbench import language, pairs
-from nein.generate.negbench.language import Sentence, claims
-from nein.generate.negbench.pairs import Looked, PairTools, Verifier
+from nein.generate.negbench.language import Sentence, parse_option
+from nein.generate.negbench.pairs import LoadedImage, PairTools, Verifier
 from nein.loading.references import is_served
 from nein.models import editor_choice, llm, references
 
-VERDICT = 64  # tokens of an answer whether a list is one; the released code asks for 10, of "Yes" or "No"
+# --- stages --------------------------------------------------------------------------------------
 
 
 class NegbenchStage(ShardStage):
-    """Redoes a shard and all stages after it if the language model gave no answer (timeout, refusal)."""
+    """A stage of a language model, unless it loads another model. A shard is made again, with all later stages,
+    if the language model gave no answer (timeout, refusal)."""
 
     kind = "llm"
 
@@ -38,18 +43,18 @@ class NegbenchStage(ShardStage):
         return "remote" if asks else "device"
 
     def read(self, number: int) -> Any:
-        """The images as the stages before left them."""
+        """The images as the earlier stages left them."""
         return self.maker.concepts(number, before=self.name)
 
     def is_valid(self, output: str, number: int, rows: list[Any]) -> bool:
         return not any(row.problem.startswith(language.NO_ANSWER) for row in rows)
 
-    def verifier(self, protocol: Any) -> Verifier:
+    def load_verifier(self, protocol: Any) -> Verifier:
         config, reference = self.config, references.resolve(self.config.detector)
         detector = metrics.load_judge("ovd", reference, device=self.device, dtype=config.dtype)
         return Verifier(detector, config.query, config.threshold, protocol, config.absent)
 
-    def look(self, image: Concepts) -> Looked:
+    def load_image(self, image: Concepts) -> LoadedImage:
         try:
             return image, self.maker.media.frames(image.path)[0]
         except images.ImageError as error:
@@ -62,30 +67,30 @@ class MakePairs(NegbenchStage):
     name, kind = "pairs", "pairs"
 
     def load(self) -> PairTools:
-        config, how = self.config, {"device": self.device, "dtype": self.config.dtype}
-        verifier = self.verifier("fixed")  # how the authors verified pairs is not released
+        config, options = self.config, {"device": self.device, "dtype": self.config.dtype}
+        verifier = self.load_verifier("fixed")  # how the authors verified pairs is not released
         if pipeline := config.maker_for("text"):
-            maker = pairs.TextMaker(pipeline, steps=config.steps, **how)
-            return PairTools(maker, verifier, super().load())
-        name, options = config.maker_for("editor"), {"steps": config.steps}
-        choice = editor_choice.choose_editor(name, config.preset, options)
-        editor = choice.load(services=self.maker.services, batch_size=config.batch_size, **how)
+            text_maker = pairs.TextMaker(pipeline, steps=config.steps, **options)
+            return PairTools(text_maker, verifier, super().load())
+        name = config.maker_for("editor")
+        choice = editor_choice.choose_editor(name, config.preset, {"steps": config.steps})
+        editor = choice.load(services=self.maker.services, batch_size=config.batch_size, **options)
         return PairTools(pairs.EditorMaker(editor), verifier)
 
-    def read(self, number: int) -> list[Looked]:
+    def read(self, number: int) -> list[LoadedImage]:
         from_text = self.config.maker_for("text")
-        return [(image, "") if from_text else self.look(image) for image in super().read(number)]
+        return [(image, "") if from_text else self.load_image(image) for image in super().read(number)]
 
-    def make(self, model: PairTools, inputs: list[Looked]) -> list[Concepts]:
+    def make(self, model: PairTools, inputs: list[LoadedImage]) -> list[Concepts]:
         from nein.nano.scenes import CATEGORIES
 
         config, vocabulary = self.config, CATEGORIES if self.config.preset == "nano" else COCO
         if model.client is None:
-            plans = {looked[0].id: pairs.plan_edit(looked, vocabulary, config.seed) for looked in inputs}
+            plans = {loaded[0].id: pairs.plan_edit(loaded, vocabulary, config.seed) for loaded in inputs}
         else:
-            plans = language.imagine(model.client, [image.id for image, _ in inputs], config.seed)
-        how: Any = {"folder": self.maker.dataset, "seed": config.seed, "attempts": config.attempts}
-        return pairs.make_pairs(plans, model, **how)
+            plans = language.plan_scenes(model.client, [image.id for image, _ in inputs], config.seed)
+        folder, attempts = self.maker.dataset, config.attempts
+        return pairs.make_pairs(plans, model, folder=folder, seed=config.seed, attempts=attempts)
 
     def is_valid(self, output: str, number: int, rows: list[Any]) -> bool:
         """Images that have vanished are made again."""
@@ -94,28 +99,28 @@ class MakePairs(NegbenchStage):
 
 
 class ExtractConcepts(NegbenchStage):
-    """Captions -> objects that are there and that are not."""
+    """The language model lists objects that captions mention, and others that could be there but are not."""
 
     name = "concepts"
 
     def make(self, model: llm.Client, inputs: list[Concepts]) -> list[Concepts]:
         config = self.config
-        how: Any = {"count": config.absent, "thing": config.thing, "protocol": config.protocol}
-        return language.extract(model, inputs, config.seed, **how)
+        options: Any = {"count": config.absent, "thing": config.thing, "protocol": config.protocol}
+        return language.extract(model, inputs, config.seed, **options)
 
 
 class Verify(NegbenchStage):
-    """A detector drops absent objects that are there after all; `--verify both`: present ones not found."""
+    """A detector drops absent objects that it finds; `--verify both`: also present ones that it misses."""
 
     name, kind = "verify", "detector"
 
     def load(self) -> Verifier:
-        return self.verifier(self.config.protocol)
+        return self.load_verifier(self.config.protocol)
 
-    def read(self, number: int) -> list[Looked]:
-        return [self.look(image) for image in super().read(number)]
+    def read(self, number: int) -> list[LoadedImage]:
+        return [self.load_image(image) for image in super().read(number)]
 
-    def make(self, model: Verifier, inputs: list[Looked]) -> list[Concepts]:
+    def make(self, model: Verifier, inputs: list[LoadedImage]) -> list[Concepts]:
         rows, size = list[Concepts](), int(self.config.batch_size)
         for start in range(0, len(inputs), size):
             batch = inputs[start : start + size]
@@ -124,12 +129,13 @@ class Verify(NegbenchStage):
 
 
 class Validate(NegbenchStage):
-    """The language model says at temperature 0 whether both lists of objects are such."""
+    """The language model says at temperature 0 whether both lists of an image hold nothing but objects."""
 
     name, kind = "validate", "checker"
+    MAX_TOKENS = 64  # of an answer in JSON; the released code asks for 10, of "Yes" or "No"
 
     def load(self) -> llm.Client:
-        options = replace(self.config.llm, temperature=0.0, attempts=1, max_tokens=VERDICT)
+        options = replace(self.config.llm, temperature=0.0, attempts=1, max_tokens=self.MAX_TOKENS)
         return self.maker.client(options, self.device)
 
     def make(self, model: llm.Client, inputs: list[Concepts]) -> list[Concepts]:
@@ -138,35 +144,37 @@ class Validate(NegbenchStage):
 
 @dataclass(frozen=True)
 class Reworded:
-    """An image's captions and options in other words by id, None where one was refused, and why."""
+    """An image's captions and options in other words."""
 
     id: str
-    texts: dict[str, str | None]
-    refused: list[str]
+    texts: dict[str, str | None]  # id of the caption or option -> its paraphrase; None: refused
+    refused: list[str]  # why, per refused one
 
 
 class Paraphrase(NegbenchStage):
+    """The language model writes the captions and options of an image in other words."""
+
     name = "paraphrase"
 
     def make(self, model: llm.Client, inputs: list[Concepts]) -> list[Reworded]:
         config = self.config
         owned = [(image.id, sentence) for image in inputs for sentence in iter_sentences(image, config)]
-        how: Any = {"keep_order": config.affneg, "protocol": config.protocol}
-        outcomes = language.paraphrase(model, [sentence for _, sentence in owned], config.seed, **how)
+        options: Any = {"keep_order": config.affneg, "protocol": config.protocol}
+        outcomes = language.paraphrase(model, [sentence for _, sentence in owned], config.seed, **options)
         rows = {image.id: Reworded(image.id, {}, []) for image in inputs}
         for (owner, sentence), (text, why) in zip(owned, outcomes, strict=True):
             rows[owner].texts[sentence.id] = text
-            rows[owner].refused.extend([why] if why else [])
-        return [*rows.values()]
+            if why:
+                rows[owner].refused.append(why)
+        return list(rows.values())
 
     def is_valid(self, output: str, number: int, rows: list[Any]) -> bool:
         return not any(why.startswith(language.NO_ANSWER) for row in rows for why in row.refused)
 
 
-#: What the paper asks about in questions with two options: the commonest finding, and another one.
-CONDITIONS = ("Lung Opacity", "Atelectasis")
-#: Stem of a file -> its layout: captions that negate and questions of evaluation (with the original captions
-#: beside them), questions of the medical sets, captions and questions to train on.
+# --- the captions and questions of an image ------------------------------------------------------
+
+#: Stem of a file -> options of its `official.Table`. A control asks without a negation.
 FILES: dict[str, Row] = {
     "negated_retrieval": {},
     "retrieval": {},
@@ -177,9 +185,11 @@ FILES: dict[str, Row] = {
     "negcap": {"training": True},
     "negmcq": {"options": 4, "training": True},
 }
-ORIGINALS = "retrieval"
-#: Files that are written in other words too, beside the templated ones.
+ORIGINALS = "retrieval"  # the file of the captions without a negation
+#: Files of which `--paraphrase` writes a second one, in other words.
 REPHRASED = ("negated_retrieval", "mcq", "negcap", "negmcq")
+#: What the paper asks about in questions with two options: the commonest finding, and another one.
+CONDITIONS = ("Lung Opacity", "Atelectasis")
 Tasks = dict[str, list[RetrievalItem | Question]]  # stem of a file -> its records of one image
 
 
@@ -213,16 +223,18 @@ def build_tasks(image: Concepts, config: NegbenchConfig) -> Tasks:
 
 
 def iter_sentences(image: Concepts, config: NegbenchConfig) -> Iterator[Sentence]:
-    """The sentences of an image's tasks, with what each says is there and is not."""
-    named, negations = (*image.positives, *image.negatives), list[sentences.Negation]()
+    """Yields the sentences of an image's tasks, with the objects that each affirms, denies and leaves out."""
+    named = (*image.positives, *image.negatives)
+    negations: list[sentences.Negation] = []  # of the training captions
     if config.form == "training" and not image.problem:
         negations = sentences.training_negations(image, config.seed, sentence_rules(config))
     tasks = build_tasks(image, config)
     for record in (record for stem in REPHRASED for record in tasks.get(stem, ())):
-        for number, (name, text) in enumerate(parts(record)):
+        for number, (name, text) in enumerate(list_texts(record)):
             others = tuple(other for other in named if not mentions(text, other))  # may not be added
             if isinstance(record, Question):
-                yield Sentence(name, text, *claims(text, config.wording, config.thing), others)
+                affirmed, denied = parse_option(text, config.wording, config.thing)
+                yield Sentence(name, text, affirmed, denied, others)
                 continue
             denied = [other for other in image.negatives if mentions(text, other)]
             affirmed = [other for other in image.positives if polarity(text, other) == "affirmed"]
@@ -230,7 +242,7 @@ def iter_sentences(image: Concepts, config: NegbenchConfig) -> Iterator[Sentence
             yield Sentence(name, text, affirmed, denied, others, negation)
 
 
-def parts(record: RetrievalItem | Question) -> list[tuple[str, str]]:
+def list_texts(record: RetrievalItem | Question) -> list[tuple[str, str]]:
     """(id, text) of a record's captions or options."""
     if isinstance(record, RetrievalItem):
         return [(f"{record.id}/c{k}", text) for k, text in enumerate(record.captions)]
@@ -238,12 +250,13 @@ def parts(record: RetrievalItem | Question) -> list[tuple[str, str]]:
 
 
 def apply_paraphrases(tasks: Tasks, texts: Mapping[str, str | None]) -> Tasks:
-    """The paraphrased tasks, by the ids of `parts`; records with a refused sentence are dropped."""
+    """The tasks in other words, without records of refused texts. texts: by the ids of `list_texts`."""
     reworded: Tasks = {}
     for stem in REPHRASED:
         for record in tasks.get(stem, ()):
-            words = [text for name, _ in parts(record) if (text := texts.get(name)) is not None]
-            if len(words) < len(parts(record)):  # a sentence was refused
+            found = [texts.get(name) for name, _ in list_texts(record)]
+            words = [text for text in found if text is not None]
+            if len(words) < len(found):
                 continue
             if isinstance(record, RetrievalItem):
                 record = replace(record, captions=tuple(words))
