@@ -18,7 +18,7 @@ import torch
 from pydantic import PositiveFloat, PositiveInt
 
 from nein.benchmarks.negvqa.config import NegvqaConfig
-from nein.benchmarks.negvqa.runs import NEGVQA, run_name
+from nein.benchmarks.negvqa.runs import NEGVQA, name_run
 from nein.benchmarks.runner import FIGURES_CSV
 from nein.cli import launch
 from nein.config.groups import Command
@@ -93,7 +93,7 @@ def evaluate(out: Path, asked: Sequence[Model], world: str, questions: int) -> l
     NEGVQA(config, Executor("cpu"))
     parts = []
     for model in asked:
-        folder = Folder(config.out_dir / run_name(model.named, config))
+        folder = Folder(config.out_dir / name_run(model.named, config))
         wanted = frames.select(
             frames.read(folder.path / FIGURES_CSV), task="accuracy", protocol="fixed", interval="clustered",
             category=AVERAGE,

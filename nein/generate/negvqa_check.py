@@ -48,9 +48,7 @@ def write_sheet(path: Path, rows: Sequence[Row], *, population: int, negator: st
     population  How many conversions the rows were drawn from.
     negator     The model that negated the questions.
     """
-    introduction = (
-        f"{len(rows)} random items out of {population} (negated by: {negator}). {RATER_INSTRUCTIONS}"
-    )
+    drawn = f"{len(rows)} random items out of {population} (negated by: {negator})."
     items = []
     for row in rows:
         cells = []  # a line per variant: variant, question, A, B; the right option is ticked
@@ -61,20 +59,20 @@ def write_sheet(path: Path, rows: Sequence[Row], *, population: int, negator: st
         image = cards.read_thumbnail(path.parent / row["image"], IMAGE_SIDE)
         heads = ("", "question", "A", "B")
         items.append(labels.Item(str(row["index"]), row["category"], [("", image)], heads, cells))
-    labels.write_page(path, "Are these negated questions right?", introduction, [QUESTION], items)
+    labels.write_page(
+        path, "Are these negated questions right?", f"{drawn} {RATER_INSTRUCTIONS}", [QUESTION], items
+    )
 
 
 # --- the command ---------------------------------------------------------------------------------
 
-COLUMNS = [
+COLUMNS = (
     Column("right %", {"statistic": RIGHT}),
     Column("of", {"statistic": RIGHT}, tables.count()),
     Column("without a label", {"statistic": RIGHT}, tables.count("unscored")),
     *(Column(kind, {"statistic": kind}, tables.value()) for kind in ERRORS),
-]
-CHECK = Table(
-    "check", "Accuracy of the conversion", (tables.Row("rater"),), tuple(COLUMNS), {"task": "check"}
 )
+CHECK = Table("check", "Accuracy of the conversion", (tables.Row("rater"),), COLUMNS, {"task": "check"})
 
 
 def check(options: CheckConfig) -> str:

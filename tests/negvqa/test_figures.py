@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from nein.benchmarks.negvqa import data, estimates, scores, sections
+from nein.benchmarks.negvqa import estimates, paper, scores, sections
 from nein.benchmarks.negvqa import report as own
 from nein.benchmarks.negvqa.data import Answer
 from nein.datasets.negvqa import AVERAGE
@@ -32,34 +32,34 @@ def made(outcomes, **more):
 
 def test_our_intervals_are_the_printed_bounds_of_table_1_but_one_after_rounding():
     strange = []
-    for cell in frames.records(data.read_table_1()):
+    for cell in frames.records(paper.read_table_1()):
         ours = estimates.use_paper_interval(Estimate(cell["value"], None, None, None, cell["n"], 1))
         if any(round(100 * getattr(ours, end), 1) != round(100 * cell[end], 1) for end in ("low", "high")):
             strange.append((cell["model"], cell["variant"], cell["category"]))
     assert strange == [("Qwen2-VL-72B", "original", "DocChart")]  # 94.8 [93.2, 95.7] is not symmetric
-    assert len(data.read_table_1()) == 200
+    assert len(paper.read_table_1()) == 200
 
 
 def test_only_the_published_questions_are_negvqa_whatever_the_preset():
-    assert data.is_negvqa({"kind": "hub", "name": "yuhuizhang/NegVQA", "subsets": {}})
-    assert data.is_negvqa({"kind": "file", "file": "x.jsonl", "subsets": data.SUBSETS})
-    assert not data.is_negvqa({"kind": "nano", "questions": 7379, "subsets": {"presence": 7379}})
-    assert not data.is_negvqa({"kind": "hub", "name": "a/b", "subsets": {"GQA": 448}})
+    assert paper.is_negvqa({"kind": "hub", "name": "yuhuizhang/NegVQA", "subsets": {}})
+    assert paper.is_negvqa({"kind": "file", "file": "x.jsonl", "subsets": paper.SUBSETS})
+    assert not paper.is_negvqa({"kind": "nano", "questions": 7379, "subsets": {"presence": 7379}})
+    assert not paper.is_negvqa({"kind": "hub", "name": "a/b", "subsets": {"GQA": 448}})
 
 
 def test_known_models_are_found_by_how_they_are_referred_to():
-    assert data.find_paper_name("llava-hf/llava-1.5-7b-hf@abc") == "LLaVA-1.5-7B"
-    assert data.find_paper_name("openai:http://host:8000/v1#Qwen/Qwen2-VL-72B-Instruct") == "Qwen2-VL-72B"
-    assert data.find_paper_name("models/InstructBLIP-Vicuna-7B/") == "InstructBLIP-7B"
-    assert data.find_paper_name("nano:negvqa") is None
-    assert data.find_paper_name("Qwen/Qwen2.5-VL-7B-Instruct") is None
-    assert data.parse_size("Qwen/Qwen2.5-VL-7B-Instruct") == ("Qwen2.5-VL", 7.0)
-    assert data.parse_size("DeepSeek-VL-1.3B") == ("DeepSeek-VL", 1.3)
-    assert data.parse_size("nano:negvqa") is None
+    assert paper.find_paper_name("llava-hf/llava-1.5-7b-hf@abc") == "LLaVA-1.5-7B"
+    assert paper.find_paper_name("openai:http://host:8000/v1#Qwen/Qwen2-VL-72B-Instruct") == "Qwen2-VL-72B"
+    assert paper.find_paper_name("models/InstructBLIP-Vicuna-7B/") == "InstructBLIP-7B"
+    assert paper.find_paper_name("nano:negvqa") is None
+    assert paper.find_paper_name("Qwen/Qwen2.5-VL-7B-Instruct") is None
+    assert paper.parse_size("Qwen/Qwen2.5-VL-7B-Instruct") == ("Qwen2.5-VL", 7.0)
+    assert paper.parse_size("DeepSeek-VL-1.3B") == ("DeepSeek-VL", 1.3)
+    assert paper.parse_size("nano:negvqa") is None
 
 
 def test_scaling_has_a_line_per_family_and_leaves_out_what_the_paper_leaves_out():
-    negated = frames.select(own.scale_paper_models(), variant="negated", category="Reasoning")
+    negated = frames.select(paper.scale_paper_models(), variant="negated", category="Reasoning")
     assert list(frames.select(negated, family="VILA1.5")["size"]) == ["3", "8", "13", "40"]
     assert list(frames.select(negated, family="Molmo")["model"]) == ["Molmo-1B", "Molmo-7B-O", "Molmo-72B"]
     # The U of the paper: the middle one is the worst on negated reasoning.
@@ -70,17 +70,17 @@ def test_scaling_has_a_line_per_family_and_leaves_out_what_the_paper_leaves_out(
 
 def test_the_notebooks_subsets_are_those_of_table_1():
     """Doc & Chart is the unweighted mean of five subsets, all of which the notebook prints."""
-    subsets = frames.records(data.read_notebook())
+    subsets = frames.records(paper.read_notebook())
     by = {(c["model"], c["variant"], c["subset"]): c["value"] for c in subsets}
     assert len(by) == 22 * 2 * 14
     assert round(by["VILA1.5-8B", "original", "A-OKVQA"], 6) == 0.886022
     assert round(by["Chameleon-30B", "negated", "VizWiz"], 6) == 0.057692
     docs = ("DocVQA", "ChartQA", "InfoVQA", "TableVQABench", "AI2D")
-    for cell in frames.records(data.read_table_1()):
+    for cell in frames.records(paper.read_table_1()):
         if cell["category"] == "DocChart":
             mean = sum(by[cell["model"], cell["variant"], subset] for subset in docs) / 5
             assert round(100 * mean, 1) == round(100 * cell["value"], 1)
-    drawn = frames.select(own.scale_paper_models(), task="subset scaling", subset="GQA")
+    drawn = frames.select(paper.scale_paper_models(), task="subset scaling", subset="GQA")
     assert len(drawn) == 2 * 19
 
 
@@ -88,7 +88,7 @@ def test_outcomes_of_pairs_are_counted_and_tested():
     outcomes = [("A", "B")] * 5 + [("A", "A")] * 9 + [("B", "B")] * 2 + [("B", "A")] * 4 + [("A", "?!")]
     rows = scores.score_answers(made(outcomes), ["generated"])
     fixed = [row for row in rows if row["protocol"] == "fixed"]
-    found = {row["metric"]: row for row in estimates.compare_pairs(scores.table(fixed), AVERAGE)}
+    found = {row["metric"]: row for row in estimates.compare_pairs(scores.make_table(fixed), AVERAGE)}
     counts = [round(20 * found[k]["value"]) for k in ("both", "only_original", "only_negated", "neither")]
     assert counts == [5, 9, 2, 4]
     gap = found["gap"]
@@ -117,7 +117,7 @@ def test_the_protocols_differ_where_a_letter_cannot_be_read():
 def test_a_category_is_the_mean_of_its_subsets_as_published_and_pooled_when_fixed():
     rows = made([("A", "B")] * 9)  # nine right answers of one subset, one wrong of another
     rows += [replace(row, id="x", subset="VizWiz", source="q") for row in made([("B", "A")])]
-    scored = scores.table(scores.score_answers(rows, ["generated"])).where(variant="original")
+    scored = scores.make_table(scores.score_answers(rows, ["generated"])).where(variant="original")
     fixed = estimates.estimate_accuracy(scored.where(protocol="fixed"), "General", "fixed")
     paper_rows = scored.where(protocol="paper")
     paper = estimates.estimate_accuracy(paper_rows, "General", "paper")
@@ -137,10 +137,10 @@ def test_probabilities_give_a_letter_of_their_own():
         ("generated", "original"): "A", ("generated", "negated"): "A",
         ("logprob", "original"): "B", ("logprob", "negated"): "A",
     }  # fmt: skip
-    [same] = estimates.measure_agreement(scores.table(scored))
+    [same] = estimates.measure_agreement(scores.make_table(scored))
     assert same is not None
     assert (same["value"], same["n"]) == (0.5, 2)
-    assert [*estimates.measure_agreement(scores.table(scored).where(scoring="generated"))] == []
+    assert [*estimates.measure_agreement(scores.make_table(scored).where(scoring="generated"))] == []
     missing = list(scores.score_answers(made([("A", "A")]), ["logprob"]))
     assert all(row["value"] is None for row in missing)
     assert Counter(row["reason"] for row in missing) == {"no probabilities of letters": 4}
@@ -153,12 +153,12 @@ PERFECT, FLAT, MUTE = (
 
 
 def figured(rows, asking=None):
-    return estimates.make_estimates(scores.table(scores.score_answers(rows, BOTH)), asking)
+    return estimates.make_estimates(scores.make_table(scores.score_answers(rows, BOTH)), asking)
 
 
 def frame(said, asking=None):
     made = {name: figured(rows, asking) for name, rows in said.items()}
-    sized = [part for name, found in made.items() for part in own._scale_model(name, found, name)]
+    sized = [part for name, found in made.items() for part in paper.scale_model(name, found, name)]
     return frames.concat([*(frames.with_columns(found, model=name) for name, found in made.items()), *sized])
 
 
@@ -186,7 +186,7 @@ def test_the_page_shows_pairs_by_outcome(monkeypatch):
 def test_a_known_model_stands_beside_table_1_and_on_its_familys_line():
     name = "openai:http://host/v1#Qwen/Qwen2-VL-7B-Instruct"
     found = frame({name: FLAT})
-    family = frames.concat([own.scale_paper_models(), frames.select(found, task="scaling")])
+    family = frames.concat([paper.scale_paper_models(), frames.select(found, task="scaling")])
     lines = frames.select(family, family="Qwen2-VL", variant="original", category="Average")
     assert sorted(zip(lines["size"], lines["source"], strict=True)) == [
         ("2", "printed"), ("7", "here"), ("7", "printed"), ("72", "printed"),
@@ -198,7 +198,7 @@ def test_a_known_model_stands_beside_table_1_and_on_its_familys_line():
 
 
 def test_table_1_is_a_table_with_own_rows_below_the_models_they_repeat():
-    printed = sections.TABLE_1.sheet(own.table_1({}))
+    printed = sections.TABLE_1.sheet(paper.compare_with_table_1({}))
     assert printed.columns == [
         "model", "figures", "questions", "General", "Reasoning", "OCR", "Doc & Chart", "Average", "scored",
     ]  # fmt: skip
@@ -208,7 +208,7 @@ def test_table_1_is_a_table_with_own_rows_below_the_models_they_repeat():
         "80.9 [79.2, 82.6]", "83.8 [83.0, 84.6]", "7379",
     ]  # fmt: skip
     runs = {"new": (figured(FLAT), "a/b"), "again": (figured(FLAT), "Qwen/Qwen2-VL-7B-Instruct")}
-    rows = sections.TABLE_1.sheet(own.table_1(runs)).rows
+    rows = sections.TABLE_1.sheet(paper.compare_with_table_1(runs)).rows
     assert len(rows) == 44
     place = next(k for k, row in enumerate(rows) if row[0] == "again")
     assert [row[:2] for row in (rows[place - 1], rows[place])] == [
@@ -219,17 +219,17 @@ def test_table_1_is_a_table_with_own_rows_below_the_models_they_repeat():
 
 def test_the_best_model_and_the_mean_drop_over_models_are_figures():
     runs = {"a": figured(FLAT), "b": figured(PERFECT)}
-    found = own.summarize_models(runs)
+    found = paper.summarize_models(runs)
     drops = {row["source"]: row for row in frames.records(frames.select(found, metric="mean drop"))}
     assert drops["printed"]["value"] == pytest.approx(0.2972, abs=5e-5)
     assert (drops["here"]["value"], drops["here"]["n"]) == (0.5, 2)
     assert sections.OVER_MODELS.sheet(found).rows[1][2] == "b, 100.0"
-    assert not len(frames.select(own.summarize_models({"a": runs["a"]}), source="here"))
+    assert not len(frames.select(paper.summarize_models({"a": runs["a"]}), source="here"))
 
 
 def test_plots_are_drawn_also_where_nothing_could_be_read():
     found = frame({"good": PERFECT, "mute": made([("?", "?")] * 9, logprobs=(-0.1, None))})
-    one = frames.select(own.scale_paper_models(), category=AVERAGE, variant="negated")
+    one = frames.select(paper.scale_paper_models(), category=AVERAGE, variant="negated")
     drawn = (sections.ORIGINAL_AND_NEGATED, sections.OUTCOMES_OF_PAIRS, sections.SCALING)
     drawings = plots.draw_all(drawn, frames.concat([found, one]), kinds=("png",))
     assert [files["png"][:4] for _, files in drawings] == [b"\x89PNG"] * 3

@@ -1,15 +1,14 @@
-"""The estimates of a run of NegVQA, made from its table of scores: one row per number.
+"""Makes the estimates of a run of NegVQA from its table of scores: a row per number.
 
 task        metric
 accuracy    "accuracy" per variant and category, with each of the intervals below
 subsets     "accuracy" per variant and subset, and "difference"
 gap         over pairs scored in both: "original", "negated" (shares right), "gap" with its test, "ratio"
-outcomes    of pairs: "both", "only_original", "only_negated", "neither", and the test "mcnemar"
+outcomes    of pairs: "both" right, "only_original", "only_negated", "neither"; tests "mcnemar", "clustered"
 position    share of A among the answered letters ("answered") and among the right ones ("right")
 agreement   "same": share of questions whose generated and likeliest letters agree
 unread      "answers" without a letter, by reason
-blind       per variant and category the estimates of `nein.benchmarks.baselines`: on the questions that were
-            also asked without the image or without the question, and on all questions for the text reader
+blind       per variant and category the estimates of `nein.benchmarks.baselines`
 
 Intervals are "clustered" by image; under "paper" also "normal", the paper's p -/+ 1.96 sqrt(p (1 - p) / n).
 """
@@ -40,17 +39,19 @@ OUTCOMES = {"both": (1, 1), "only_original": (1, 0), "only_negated": (0, 1), "ne
 def make_estimates(scores: ScoreTable, asking: str | None = None) -> pd.DataFrame:
     """Every estimate of one model. asking: how a judge was asked; None for other models."""
     estimates: list[Row] = []
-    answers, baseline_rows = scores.where(metric="accuracy"), scores.where(metric=(*BASELINES, TEXT_READER))
+    answers = scores.where(metric="accuracy")
+    baseline_rows = scores.where(metric=(*BASELINES, TEXT_READER))
     for (scoring, protocol), rows in answers.groups("scoring", "protocol"):
         parts: list[Iterable[Row]] = [_estimate_accuracies(rows, protocol)]
         if protocol == "fixed":  # under "paper" a baseline was not read
-            # The text reader has no scoring.
+            # The text reader has no scoring, and is compared with every one.
             is_scored = baseline_rows.frame["scoring"].fillna(scoring) == scoring  # (baseline rows,) bool
             parts += [_estimate_subsets(rows), _estimate_positions(rows)]
             parts += [_compare_with_baselines(rows, ScoreTable(baseline_rows.frame[is_scored]))]
             parts += [compare_pairs(members, category) for category, members in split_by_category(rows)]
         estimates += [{**row, "scoring": scoring, "protocol": protocol} for part in parts for row in part]
     frame = frames.frame([*estimates, *measure_agreement(answers)])
+
     # The headline is the generated letter, unless none could be read. A judge that is asked about one option
     # at a time seldom says yes to exactly one, so its likeliest yes comes first.
     accuracies = frames.select(frame, task="accuracy", protocol="fixed")
@@ -117,7 +118,9 @@ def _estimate_subsets(rows: ScoreTable) -> Iterator[Row]:
 
 def _compare_with_baselines(rows: ScoreTable, baseline_rows: ScoreTable) -> Iterator[Row]:
     """baseline_rows: scores of these questions without the image or the question, and of the text reader."""
-    for variant in VARIANTS if len(baseline_rows) else ():
+    if not len(baseline_rows):
+        return
+    for variant in VARIANTS:
         answers = rows.where(variant=variant)
         for category, members in split_by_category(baseline_rows.where(variant=variant)):
             labels = {"task": "blind", "variant": variant, "category": category}
@@ -131,8 +134,8 @@ def compare_pairs(rows: ScoreTable, category: str) -> Iterator[Row]:
     original, negated, clusters = first.pair(second)  # (n,) each: values 0 or 1, and the image
     n = len(original)
     labels: Row = {"task": "gap", "category": category}
-    *shares, gap = rows.gap(*VARIANTS, **labels)
-    for row in (*shares, gap):  # "original", "negated" and "gap" are variants there, metrics here
+    gap_rows = list(rows.gap(*VARIANTS, **labels))  # variants "original", "negated", "gap": metrics here
+    for row in gap_rows:
         yield {**row, "metric": row["variant"], "variant": ""}
     ratio = statistics.pairs_ratio(original, negated, clusters)
     yield frames.figure(ratio, unit="", metric="ratio", **labels)
@@ -141,7 +144,7 @@ def compare_pairs(rows: ScoreTable, category: str) -> Iterator[Row]:
     for name, count in counts.items():
         yield frames.number(count / n if n else None, unit="%", metric=name, **labels)
     exact = mcnemar(counts["only_original"], counts["only_negated"])
-    for metric, p in (("mcnemar", exact), ("clustered", gap.get("p"))):
+    for metric, p in (("mcnemar", exact), ("clustered", gap_rows[-1].get("p"))):
         yield frames.number(None, unit="", metric=metric, p=p, **labels)
 
 
@@ -169,9 +172,8 @@ def measure_agreement(scores: ScoreTable) -> Iterator[Row]:
     """Share of questions whose generated and likeliest letters are the same, among those that have both;
     nothing where only one scoring was asked for."""
     fixed = scores.where(protocol="fixed").frame.astype({"scoring": str})
-    # (questions, scorings)
     letters = fixed.pivot(index=["id", "variant"], columns="scoring", values="letter")
-    if letters.shape[1] == 2:
+    if letters.shape[1] == 2:  # (questions, scorings)
         pairs = letters.dropna()
         same, n = int((pairs.iloc[:, 0] == pairs.iloc[:, 1]).sum()), len(pairs)
         yield frames.number(same / n if n else None, unit="%", n=n, task="agreement", metric="same")

@@ -1,5 +1,8 @@
-"""The benchmark NegVQA and the runs of `nein negvqa`: a run is a model, alone or with a remedy, or a file of
-answers. Names, data and models are checked here; nothing is loaded."""
+"""Makes the runs of `nein negvqa`, and defines the benchmark NegVQA.
+
+A run is a model, alone or with a remedy, or a file of answers. Names, data and models are checked here, and
+loaded by the stages. Parts: models, runs, the benchmark.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ import pandas as pd
 
 from nein.benchmarks import runner
 from nein.benchmarks.baselines import PICTURE_ONLY, TEXT_ONLY, spread_blocks
-from nein.benchmarks.negvqa import estimates, report, scores, sections
+from nein.benchmarks.negvqa import estimates, paper, report, scores, sections
 from nein.benchmarks.negvqa.config import NegvqaConfig, ReportConfig
 from nein.benchmarks.negvqa.data import ANSWERS, BLIND, MATCHES, AnswersDir
 from nein.benchmarks.negvqa.stages import Answerer, FileAnswers, Matching, QuestionForm, Questioning
@@ -37,43 +40,34 @@ from nein.models.llm import LlmOptions
 from nein.models.remedies import answers as remedies
 from nein.reporting.scores import ScoreTable
 
-JUDGE = "judge"
-MATCHER_TOKENS = 2048  # longest answer of the matcher, as in the toolkit
-_load_questions = functools.lru_cache(maxsize=2)(questions.load)  # `runs` may be called twice
+# --- models ----------------------------------------------------------------------------------------
 
-
-def run_name(model: str, config: NegvqaConfig) -> str:
-    """The name of a run's folder: the user's, else one made from the reference. A model behind an endpoint
-    goes by its own name: servers move."""
-    label, reference = references.split_label(model)
-    if label is not None:
-        return label
-    if model in config.answers_from:
-        return re.sub(r"[^A-Za-z0-9._-]+", "-", expand_user(model).stem).lstrip("-.") or "answers"
-    if reference == JUDGE:
-        return JUDGE if config.judge_asking == "options" else f"{JUDGE}-{config.judge_asking}"
-    return references.slugify_served(reference) or references.slugify(reference.replace("nano:", "nano-"))
+JUDGE = "judge"  # --model judge: the VQA judge of --judge
 
 
 def find_answerer(reference: str, config: NegvqaConfig) -> Answerer:
     """Checks a model of the command line. Raises UserError or MetricError for one that cannot be asked."""
     location = source = config.judge if reference == JUDGE else reference
-    if (model := references.get_object(reference)) is not None:
-        possible: Sequence[str] = model.scorings
-    else:
+    model = references.get_object(reference)  # of the Python API
+    if model is None:
         location = references.resolve(source)
         models.check_reference(location)
         check_options(location, config.model_options)
-        possible = choices.ASKINGS[config.judge_asking] if reference == JUDGE else SCORINGS
-        if reference != JUDGE and parse_reference(location).is_code:
-            possible = choices.FunctionChoices.scorings
-    if not (scorings := sorted(set(config.scoring) & {*possible})):
+    possible: Sequence[str] = SCORINGS
+    if model is not None:
+        possible = model.scorings
+    elif reference == JUDGE:
+        possible = choices.ASKINGS[config.judge_asking]
+    elif parse_reference(location).is_code:
+        possible = choices.FunctionChoices.scorings
+    scorings = sorted(set(config.scoring) & {*possible})
+    if not scorings:
         words, more = " or ".join(possible), ", or --judge-asking options" if reference == JUDGE else ""
         raise UserError(f"'{reference}' can be read by {words} only; add it to --scoring{more}.")
-    toolkit = choice_prompts.find_prompt_format(source)
+    toolkit = choice_prompts.find_prompt_format(source)  # VLMEvalKit's for this model
     wording = toolkit.prompt if config.prompt == "vlmevalkit" else config.prompt
-    form = choice_prompts.PromptFormat(wording, config.max_new_tokens or toolkit.max_new_tokens)
-    return Answerer(reference, source, location, scorings, form)
+    prompt_format = choice_prompts.PromptFormat(wording, config.max_new_tokens or toolkit.max_new_tokens)
+    return Answerer(reference, source, location, scorings, prompt_format)
 
 
 def load_model(answerer: Answerer, config: NegvqaConfig, device: str) -> Any:
@@ -97,15 +91,34 @@ def load_with_remedy(load: Callable[[], Any], remedy: str, wording: str) -> Any:
     return remedies.WithRemedy(load(), remedy, wording)
 
 
+MATCHER_TOKENS = 2048  # longest answer of the matcher, as in VLMEvalKit
+
+
 def load_matcher(config: NegvqaConfig, device: str) -> llm.Client:
     options = LlmOptions(model=config.matching, max_tokens=MATCHER_TOKENS, dtype=config.dtype)
     services = Services.create(config, config.out_dir / "cache" / "answers.sqlite")
     return llm.load(options, services=services, device=device)
 
 
+# --- runs ------------------------------------------------------------------------------------------
+
+
+def name_run(model: str, config: NegvqaConfig) -> str:
+    """The name of a run's folder: the user's, else one made from the reference. A model behind an endpoint
+    goes by its own name: servers move."""
+    label, reference = references.split_label(model)
+    if label is not None:
+        return label
+    if model in config.answers_from:
+        return re.sub(r"[^A-Za-z0-9._-]+", "-", expand_user(model).stem).lstrip("-.") or "answers"
+    if reference == JUDGE:
+        return JUDGE if config.judge_asking == "options" else f"{JUDGE}-{config.judge_asking}"
+    return references.slugify_served(reference) or references.slugify(reference.replace("nano:", "nano-"))
+
+
 @dataclass(frozen=True)
-class _Maker:
-    """Makes the runs of a command: its configuration, its questions, and the device of its models."""
+class _RunMaker:
+    """Makes the runs of a command on the same questions."""
 
     config: NegvqaConfig
     data: Questions
@@ -115,7 +128,7 @@ class _Maker:
         """The run of a model, then one with each remedy of `--mend`; all share the loaded model."""
         answerer = find_answerer(reference, self.config)
         load = Shared(functools.partial(load_model, answerer, self.config, self.device))
-        yield self._make_arm(name, answerer, load, "")
+        yield self._make_model_run(name, answerer, load, "")
         for remedy in self.config.mend:
             if remedy == "consistent" and "logprob" not in answerer.scorings:
                 raise UserError(
@@ -123,9 +136,9 @@ class _Maker:
                     "omit the remedy."
                 )
             mended = functools.partial(load_with_remedy, load, remedy, answerer.format.prompt)
-            yield self._make_arm(f"{name}+{remedy}", answerer, mended, remedy)
+            yield self._make_model_run(f"{name}+{remedy}", answerer, mended, remedy)
 
-    def _make_arm(self, name: str, answerer: Answerer, load: Callable[[], Any], remedy: str) -> Run:
+    def _make_model_run(self, name: str, answerer: Answerer, load: Callable[[], Any], remedy: str) -> Run:
         config, items = self.config, self.data.items
         # The paper's toolkit reads its table with pandas, to which an option "None" is a missing value.
         hide_nan = config.protocol == "paper" and any(not MISSING.isdisjoint(item.options) for item in items)
@@ -145,6 +158,7 @@ class _Maker:
             identity |= {"quantization": config.judge_quantization, "asking": config.judge_asking}
         if remedy:
             identity["mend"] = remedy
+
         model_name = f"{answerer.reference}+{remedy}" if remedy else answerer.reference
         model = Model.one(model_name, load, references.find_place(answerer.source))
         ask = functools.partial(Questioning, model=model, items=items, answerer=answerer, hide_nan=hide_nan)
@@ -153,7 +167,7 @@ class _Maker:
         stages: list[Stage] = [ask(name=ANSWERS, blocks=blocks, forms=forms, invalidates=(MATCHES,))]
         if config.blind:
             forms = [QuestionForm(variant, TEXT_ONLY) for variant in VARIANTS]
-            if remedy not in remedies.IN_PAIRS:  # these ask both questions of a pair, or nothing
+            if remedy not in remedies.IN_PAIRS:  # without a question there is no pair to ask
                 forms.append(QuestionForm("", PICTURE_ONLY))
             stages.append(ask(name=BLIND, blocks=spread_blocks(blocks, config.blind), forms=forms))
         return self._make_run(name, answerer.reference, identity, stages)
@@ -166,11 +180,11 @@ class _Maker:
         blocks = Blocks.first(len(items), self.config.batch_size, self.config.limit)
         identity: dict[str, Any] = {"model": f"answers {json_digest(answers)}", "role": "answers"}
         identity |= {"prompt": "not asked here", "scoring": ["generated"]}
-        return self._make_run(
-            name, path.name, identity, [FileAnswers(blocks=blocks, items=items, answers=answers)]
-        )
+        stage = FileAnswers(blocks=blocks, items=items, answers=answers)
+        return self._make_run(name, path.name, identity, [stage])
 
     def _make_run(self, name: str, reference: str, identity: dict[str, Any], stages: list[Stage]) -> Run:
+        """Adds the matcher's stage, if one is needed, and the facts of the manifest."""
         config, data, outputs = self.config, self.data, {}
         folder, blocks = AnswersDir(config.out_dir / name), stages[0].blocks
         in_words = identity.get("asking") != "options"  # else yes or no to each option: nothing to match
@@ -178,9 +192,9 @@ class _Maker:
             model = Model(
                 config.matcher,
                 functools.partial(load_matcher, config, self.device),
-                lambda client: {"matcher": (fingerprint(client.describe()), client.describe())},
-                references.find_place(config.matching),
-                lambda client: read_usage({"matcher": client}),
+                describe=lambda client: {"matcher": (fingerprint(client.describe()), client.describe())},
+                place=references.find_place(config.matching),
+                usage=lambda client: read_usage({"matcher": client}),
             )
             stages.append(Matching(folder=folder, blocks=blocks, model=model))
             digests = references.digest_models({"matcher": config.matching})
@@ -201,15 +215,20 @@ class _Maker:
         return Run(folder, name, identity, stages, facts, outputs)
 
 
+# --- the benchmark ---------------------------------------------------------------------------------
+
+_load_questions = functools.lru_cache(maxsize=2)(questions.load)  # `runs` may be called twice
+
+
 class NegVqa(Benchmark):
-    """Questions about images, and their negations, of vision-language models."""
+    """Asks vision-language models questions about images, and their negations."""
 
     name, title = "negvqa", "NegVQA"
     config, report_config, folder = NegvqaConfig, ReportConfig, AnswersDir
     gap, sections = VARIANTS, sections.SECTIONS
     page, gaps = staticmethod(report.make_page), staticmethod(report.negation_gaps)
-    paper_gaps = staticmethod(report.paper_gaps)
-    paper_estimates = staticmethod(report.paper_estimates)
+    paper_gaps = staticmethod(paper.paper_gaps)
+    paper_estimates = staticmethod(paper.paper_estimates)
 
     def runs(self, config: Any, device: str) -> list[Run]:
         """One run per model and remedy, and per file of answers."""
@@ -227,8 +246,8 @@ class NegVqa(Benchmark):
         if config.matching:
             llm.check(config.matching)
         subjects = (*config.model, *config.answers_from)
-        names = runner.name_folders((run_name(subject, config), subject) for subject in subjects)
-        maker, runs = _Maker(config, data, device), list[Run]()
+        names = runner.name_folders((name_run(subject, config), subject) for subject in subjects)
+        maker, runs = _RunMaker(config, data, device), list[Run]()
         for name, subject in names.items():
             reference = references.split_label(subject)[1]
             if subject in config.answers_from:

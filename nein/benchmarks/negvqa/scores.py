@@ -1,5 +1,9 @@
-"""From the answers of a run of NegVQA to its table of scores: letters are read and graded, under both
-protocols."""
+"""Makes the table of scores of a run of NegVQA: reads and grades the letter of every answer.
+
+Protocol "fixed" is our own rule; an answer without a letter is unscored: counted, neither right nor wrong.
+"paper" is VLMEvalKit's rule, then its matcher if there is one; an answer in which neither finds a letter is
+wrong. A question without an answer is unscored under both: the toolkit asks it again, too.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +20,10 @@ from nein.metrics.choices import Reply
 from nein.metrics.letters import LETTERS, drop_missing, parse, read_verdicts
 from nein.reporting.scores import ScoreTable
 
-#: "fixed": our own rule; an answer without a letter is unscored: counted, neither right nor wrong. "paper":
-#: VLMEvalKit's rule, then its matcher if there is one; an answer in which neither finds a letter is wrong.
-#: For a judge asked about one option at a time, the only yes is the letter (`by_option`). A question without
-#: an answer is unscored under both: the toolkit asks it again, too.
 PROTOCOLS = ("fixed", "paper")
-#: Further columns of the table. metric: "accuracy", or a baseline, which is read under "fixed" alone.
+#: Columns besides those of every `ScoreTable`, whose metric is "accuracy" or a baseline.
 DETAILS = ("subset", "category", "answer", "scoring", "protocol", "letter", "failed")
+make_table = functools.partial(ScoreTable.from_rows, details=DETAILS)
 
 
 def make_scores(folder: Folder, items: Sequence[Item], indices: Iterable[int]) -> ScoreTable:
@@ -31,7 +32,7 @@ def make_scores(folder: Folder, items: Sequence[Item], indices: Iterable[int]) -
     outputs, scorings = manifest["selected"], manifest["scoring"]
     matches = folder.rows(MATCHES, sorted(folder.list_blocks(MATCHES))) if MATCHES in outputs else ()
     blind = select_rows(folder, BLIND) if BLIND in outputs else ()
-    return table(
+    return make_table(
         itertools.chain(
             score_answers(select_rows(folder, ANSWERS), scorings, matches),
             score_answers(blind, scorings),
@@ -47,10 +48,10 @@ def score_text_reader(items: Sequence[Item], indices: Iterable[int]) -> Iterator
         right = LETTERS.index(item.answers[variant])
         question = baselines.Question(item.questions[variant], item.options, right, item.source)
         training[item.id, variant] = question
-    values = baselines.read_texts(
-        training
-    )  # (id, variant) -> 1.0 right, 0.0 wrong; empty: too few to learn from
-    for item, variant in itertools.product((items[index] for index in indices), VARIANTS if values else ()):
+    values = baselines.read_texts(training)  # (id, variant) -> 1.0 right, 0.0 wrong
+    if not values:  # too few questions to learn from
+        return
+    for item, variant in itertools.product((items[index] for index in indices), VARIANTS):
         labels = {key: getattr(item, key) for key in ("id", "subset", "category", "source")}
         labels |= {"metric": baselines.TEXT_READER, "variant": variant, "answer": item.answers[variant]}
         yield {**labels, "value": values[item.id, variant]}
@@ -68,9 +69,8 @@ def score_answers(
     """
     by_question = {(match.id, match.variant): match for match in matches}
     for row in answers:
-        labels = {
-            key: getattr(row, key) for key in ("id", "variant", "subset", "category", "source", "answer")
-        }
+        copied = ("id", "variant", "subset", "category", "source", "answer")
+        labels = {key: getattr(row, key) for key in copied}
         labels["metric"] = row.baseline or "accuracy"
         match = by_question.get((row.id, row.variant))
         for scoring in scorings:
@@ -80,7 +80,7 @@ def score_answers(
 
 
 def read_answer(row: Answer, scoring: str, protocol: str, match: Match | None = None) -> Row:
-    """The letter of one answer, with its value or the reason why it has none; `failed`: there is no answer.
+    """The letter of one answer, and its value or the reason why it has none; `failed`: there is no answer.
     match: the matcher's letter, if it was asked."""
     failed = bool(row.error)
     if failed:
@@ -93,7 +93,7 @@ def read_answer(row: Answer, scoring: str, protocol: str, match: Match | None = 
                 reason = "" if letter else "no letter is likeliest"
             except ValueError as error:  # a damaged file: a number is not finite
                 reason = str(error)
-    elif row.each is not None:  # a judge, asked about one option at a time
+    elif row.each is not None:  # a judge, asked about one option at a time: its only yes
         letter, reason, _ = read_verdicts(row.each, protocol)
     elif protocol == "paper" and match is not None:  # VLMEvalKit's second step
         failed = bool(match.error)

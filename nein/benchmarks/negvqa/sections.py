@@ -1,4 +1,4 @@
-"""The tables and plots of a NegVQA report, each a selection of rows and columns of the estimates."""
+"""Defines the tables, plots and sections of a NegVQA report, each a selection from the estimates."""
 
 from __future__ import annotations
 
@@ -15,30 +15,34 @@ from nein.reporting.page import Section
 from nein.reporting.tables import Column, Row, Table
 
 ORDER = (*CATEGORIES, OTHER, AVERAGE)
-OUTCOME_TITLES = {**{name: name.replace("_", " ") for name in OUTCOMES}, "both": "both right"}
-_HOW = {
+#: Outcome of a pair -> its name on the page.
+OUTCOME_TITLES = {name: name.replace("_", " ") for name in OUTCOMES} | {"both": "both right"}
+#: Notes on protocols and on intervals.
+_PROTOCOL_NOTES = {
     "fixed": "Over all questions of a category; answers without a readable letter are unscored.",
     "paper": "As published: a category is the unweighted mean of its subsets, letters are read by "
     "VLMEvalKit's rule, and an answer in which neither it nor a matcher finds one is wrong: that "
     "the authors asked none is our assumption. Questions without an answer are unscored.",
 }
 _CLUSTERED = "95 % intervals clustered by picture"
-_INTERVALS = {
+_INTERVAL_NOTES = {
     "clustered": _CLUSTERED,
     "normal": "95 % intervals by the paper's formula, p ± 1.96 √(p(1 − p)/n), which is not cut at 0 and 100",
 }
+
 # --- tables ----------------------------------------------------------------------------------------
 
+# Rows and columns that several tables have.
 _NAME = (Row("model"), Row("scoring"))
 _CATEGORY, _QUESTIONS = Row("category", names=TITLES), Row("variant", "questions")
 _SOURCE = Row("source", "figures", {"printed": "printed", "here": "measured here"})
-_CATEGORIES = Column(by="category", names=TITLES, order=ORDER)
+_CATEGORIES = Column(by="category", names=TITLES, order=ORDER)  # a column per category
 _SCORED = Column("scored", {"category": AVERAGE}, tables.count_scored)
 
 
 def accuracy_table(protocol: str, interval: str) -> Table:
     """The table of accuracy per category and average, original above negated questions."""
-    interval_note = _INTERVALS[interval]
+    interval_note = _INTERVAL_NOTES[interval]
     if (protocol, interval) == ("paper", "clustered"):
         interval_note += "; averages of subsets by random weights of pictures"
     return Table(
@@ -47,7 +51,7 @@ def accuracy_table(protocol: str, interval: str) -> Table:
         (*_NAME, _QUESTIONS),
         (_CATEGORIES, _SCORED),
         {"task": "accuracy", "protocol": protocol, "interval": interval},
-        f"{_HOW[protocol]} {interval_note}.",
+        f"{_PROTOCOL_NOTES[protocol]} {interval_note}.",
     )
 
 
@@ -146,7 +150,7 @@ TABLE_1 = Table(
 )
 
 
-def _best(figures: Sequence[Figure]) -> str:
+def _name_best(figures: Sequence[Figure]) -> str:
     return f"{figures[0]['model']}, {tables.format_estimate(figures[0])}"
 
 
@@ -155,7 +159,7 @@ OVER_MODELS = Table(
     "Over models",
     (_SOURCE,),
     (
-        *(Column(f"best, {v} questions", {"metric": "best", "variant": v}, _best) for v in VARIANTS),
+        *(Column(f"best, {v} questions", {"metric": "best", "variant": v}, _name_best) for v in VARIANTS),
         Column("mean drop (points)", {"metric": "mean drop"}),
         Column("models", {"metric": "mean drop"}, tables.count()),
     ),
@@ -173,6 +177,7 @@ UNREAD = Table(
 # --- plots -----------------------------------------------------------------------------------------
 
 _FIXED = {"headline": "yes", "protocol": "fixed"}
+#: Accuracies, and those of the baselines on the same questions.
 _WITH_BASELINES = {
     "task": ("accuracy", "blind"),
     "interval": ("clustered", ""),
@@ -215,7 +220,7 @@ OUTCOMES_OF_PAIRS = plots.plot(
     place=("model",),
     series="metric",
     order=tuple(OUTCOME_TITLES),
-    colors=dict(zip(OUTCOMES, (plots.GREEN, "#60a5fa", "#fdba74", "#9ca3af"), strict=True)),
+    colors=dict(zip(OUTCOME_TITLES, (plots.GREEN, "#60a5fa", "#fdba74", "#9ca3af"), strict=True)),
     names=OUTCOME_TITLES,
     axis="per cent of the pairs scored in both",
 )
@@ -226,6 +231,7 @@ _BY_SIZE: Mapping[str, Any] = {
     "rule": 50,
     "log": True,
 }
+#: Category and variant -> the title of their panel.
 _PANELS = {
     f"{c}, {v}": f"{TITLES.get(c, c)}, {v} questions" for c in (AVERAGE, *CATEGORIES) for v in VARIANTS
 }
@@ -260,7 +266,7 @@ SECTIONS = (
         "Accuracy",
         [
             accuracy_table("fixed", "clustered"),
-            *(accuracy_table("paper", kind) for kind in _INTERVALS),
+            *(accuracy_table("paper", kind) for kind in _INTERVAL_NOTES),
             SUBSETS,
         ],
         [BARS, SUBSET_SCALING],

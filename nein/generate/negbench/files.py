@@ -165,9 +165,8 @@ def read_chexpert(path: Path, count: int) -> Iterator[Concepts]:
             except ValueError:
                 labels[finding.lower()] = math.nan
             if labels[finding.lower()] not in (1, 0, -1, None):
-                raise UserError(
-                    f"{location}, {finding}: '{row[finding]}' is not a label; allowed: 1, 0, -1 or empty."
-                )
+                problem = f"'{row[finding]}' is not a label; allowed: 1, 0, -1 or empty"
+                raise UserError(f"{location}, {finding}: {problem}.")
         findings = tuple(finding for finding, label in labels.items() if label == 1)
         unsure = tuple(finding for finding, label in labels.items() if label in (-1, None))
         patient = next((part for part in name.parts if part.startswith("patient")), "")

@@ -105,10 +105,8 @@ def extract(
             notes += ["absent object is in the caption, dropped"] * (len(others) - len(absent))
             image, absent = image.add_notes(*notes), absent[:count]
             is_usable = bool(present and absent)
-        problem = "" if is_usable else NO_OBJECTS
-        extracted[image.id] = replace(
-            image, positives=tuple(present), negatives=tuple(absent), problem=problem
-        )
+        lists = {"positives": tuple(present), "negatives": tuple(absent)}
+        extracted[image.id] = replace(image, **lists, problem="" if is_usable else NO_OBJECTS)
     return [*extracted.values()]
 
 

@@ -291,7 +291,6 @@ def _write_pair(plan: PairPlan, pair: Pair, folder: Path, *, note: str) -> list[
         name = f"{plan.id}-{end}"
         path = f"pictures/{name.replace('/', '_')}.png"
         write_png(folder / path, pixels)
-        images.append(
-            Concepts(name, path, (caption,), present, absent, source_id=plan.source_id, notes=notes)
-        )
+        facts: Any = {"source_id": plan.source_id, "notes": notes}
+        images.append(Concepts(name, path, (caption,), present, absent, **facts))
     return images

@@ -30,8 +30,8 @@ from nein.models import editor_choice, llm, references
 
 
 class NegbenchStage(ShardStage):
-    """A stage of a language model, unless it loads another model. A shard is made again, with all later stages,
-    if the language model gave no answer (timeout, refusal)."""
+    """A stage of a language model, unless it loads another. If the model gave no answer (timeout, refusal),
+    the shard is made again, with all later stages."""
 
     kind = "llm"
 

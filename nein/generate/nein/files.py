@@ -77,9 +77,7 @@ class NeinMaker(Maker):
         for kind in ("itm", "vqa"):
             reference = references.resolve(getattr(config.models, kind))
             if parse_reference(reference).kind == "name":
-                raise UserError(
-                    f"--models.{kind} '{reference}' is neither a folder, a hub id owner/name, nor nano:NAME."
-                )
+                raise UserError(f"--models.{kind} is '{reference}'; pass nano:NAME, a hub id or a folder.")
             judges.check(reference)
         self.listing = stages.load_sources(config)
         self.objects = stages.load_categories(config.objects, config.queried)
@@ -214,9 +212,7 @@ class NeinMaker(Maker):
             "images": len(records),
             "drawn": self.listing.origin["kind"] == "nano",
             "samples": {split: len(outcomes) for split, outcomes in self.splits.items()},
-            "source_images": {
-                split: len({o.source for o in outcomes}) for split, outcomes in self.splits.items()
-            },
+            "source_images": {k: len({o.source for o in outcomes}) for k, outcomes in self.splits.items()},
             "image_problems": tally(row["problem"].partition(":")[0] for row in records if row["problem"]),
             "list_notes": dict(self.listing.notes),
             "queried": tally(row["fate"] for record in records for row in record["queried"]),

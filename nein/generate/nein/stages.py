@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from nein import editors
 from nein.datasets import coco
+from nein.editors import Editor, EditRequest, EditResult
 from nein.engine import atomic, images
 from nein.engine.folder import Row, sample_seed
 from nein.generate import maker
@@ -62,9 +62,7 @@ def load_sources(config: BuildConfig) -> Listing[Source]:
     listing = _make_listing(maker.iter_captioned(path), folder, {"kind": "list", "list": path.name})
     if not any(source.path.is_file() for source in listing.records if not source.problem):
         first = listing.records[0].path if listing.records else folder
-        raise UserError(
-            f"None of the {len(listing.records)} images of '{path}' exists ('{first}'); pass --images FOLDER."
-        )
+        raise UserError(f"No image of '{path}' exists (first: '{first}'); pass --images FOLDER.")
     return listing
 
 
@@ -128,9 +126,7 @@ def load_categories(name: str, queried: int) -> tuple[str, ...]:
         lines = atomic.read_text_lines(Path(name))
         names = tuple(dict.fromkeys(families.bare(line) for line in lines if line.strip()))
     if len(names) < queried:
-        raise UserError(
-            f"--queried is {queried}, but '{name}' has {len(names)} categories; pass a lower --queried."
-        )
+        raise UserError(f"--queried is {queried}, but '{name}' has {len(names)} categories; lower --queried.")
     return names
 
 
@@ -297,22 +293,20 @@ class Generate(NeinStage):
         options = {name: getattr(self.config, name) for name in ("dtype", "batch_size")}
         return self.maker.editor.load(services=self.maker.services, device=self.device, **options)
 
-    def read(self, shard: int) -> list[editors.EditRequest]:
+    def read(self, shard: int) -> list[EditRequest]:
         candidates = self.maker.candidates(shard)
         ids = {candidate["source"] for candidate in candidates}
         sources = [source for source in self.maker.members(shard) if source.id in ids and not source.problem]
         pixels = {source.id: images.decode(source.path) for source in sources}
-        return [
-            editors.EditRequest(c["id"], pixels[c["source"]], c["generated"], c["seed"]) for c in candidates
-        ]
+        return [EditRequest(c["id"], pixels[c["source"]], c["generated"], c["seed"]) for c in candidates]
 
-    def make(self, model: editors.Editor, inputs: list[editors.EditRequest]) -> list[Row]:
+    def make(self, model: Editor, inputs: list[EditRequest]) -> list[Row]:
         results = model.edit(inputs) if inputs else []
         if [result.id for result in results] != [request.id for request in inputs]:
             raise AssertionError(f"editor {model.name!r} did not answer every request, in order")
         return [self._write_image(result) for result in results]
 
-    def _write_image(self, result: editors.EditResult) -> Row:
+    def _write_image(self, result: EditResult) -> Row:
         """Writes the image of a result; returns the candidate's row."""
         if result.image is None:
             error = result.error or "the editor gave no picture and no reason"
@@ -357,11 +351,9 @@ class Match(Filter):
         texts = []
         for item in candidates:
             caption = item["caption"]
-            is_sentence = (
-                "." in caption if protocol == "paper" else caption.rstrip().endswith((".", "!", "?"))
-            )
+            is_ended = "." in caption if protocol == "paper" else caption.rstrip().endswith((".", "!", "?"))
             has_object = f"This image has {name_object(item['object'], protocol)}."
-            texts.append(f"{caption}{' ' if is_sentence else '. '}{has_object}")
+            texts.append(f"{caption}{' ' if is_ended else '. '}{has_object}")
         rows = []
         results = measure_cosines(model, pixels, [[text] for text in texts])
         for item, text, result in zip(candidates, texts, results, strict=True):

@@ -49,9 +49,7 @@ class Counts:
     """Counts of one caption set and word list."""
 
     images: list[str] = field(default_factory=list)  # of every sentence
-    hits: list[float] = field(
-        default_factory=list
-    )  # of every sentence: 1.0 if it has one of the words, else 0.0
+    hits: list[float] = field(default_factory=list)  # of every sentence: 1.0 if it has a word, else 0.0
     words: Counter[str] = field(default_factory=Counter)  # word -> sentences with it
     examples: list[str] = field(default_factory=list)  # the first negative sentences
 
