@@ -31,7 +31,7 @@ from nein.engine import atomic
 from nein.engine.images import write_png
 from nein.metrics.fid import jackknife_interval
 from nein.reporting import figures as frames
-from nein.wording.families import NEGATIVE_TEMPLATES, addition, negative_sentence
+from nein.wording.families import NEGATIVE_TEMPLATES, write_addition, write_negative
 
 OBJECTS = [f"thing {i}" for i in range(80)]
 IMAGE = ("l1", "l2", "clip_i", "dino", "lpips")
@@ -60,8 +60,8 @@ def make(root: Path, count: int, editors: int, side: int) -> Path:
         {
             "COCO": f"COCO_{i // 5:012d}",
             "T_original": f"A man and a red car near house number {i // 5}.",
-            "T_negative": negative_sentence(i % len(NEGATIVE_TEMPLATES), OBJECTS[i % 80]),
-            "T_generated": addition(OBJECTS[i % 80]),
+            "T_negative": write_negative(i % len(NEGATIVE_TEMPLATES), OBJECTS[i % 80]),
+            "T_generated": write_addition(OBJECTS[i % 80]),
             "NeIn": f"NeIn_{i // 5:012d}_{i % 5 + 1}",
         }
         for i in range(count)

@@ -33,7 +33,7 @@ def interval(agreeing, per_image):
 
 def idle_obeys(depth):
     """Per cent of the edits of `nano:scope` at this depth in which nothing must go."""
-    edits = [edit for edit in scope.edits("val", scope.SAMPLES) if edit.depth == depth]
+    edits = [edit for edit in scope.iter_edits("val", scope.SAMPLES) if edit.depth == depth]
     return 100 * sum(all(edit.stays) for edit in edits) / len(edits)
 
 

@@ -1,4 +1,4 @@
-"""The data sets, and the order in which `--limit` takes their samples."""
+"""Readers of data sets; here, what they share: making checked records, and the order for `--limit`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Record = TypeVar("Record")
 
 
 def read_records(rows: Iterable[Row], make: Callable[[Row], Any], source: str) -> tuple[Any, ...]:
-    """Makes a record of every row. Raises UserError with every ValueError of `make`, or without rows."""
+    """Make a record of every row. Raises UserError with all ValueErrors of `make`, and without rows."""
     problems, records = Problems(), Row()
     for number, row in enumerate(rows, start=1):
         try:
@@ -31,8 +31,8 @@ def read_records(rows: Iterable[Row], make: Callable[[Row], Any], source: str) -
 
 
 def interleave_sources(records: Iterable[Record], image: Callable[[Record], Hashable]) -> tuple[Record, ...]:
-    """The first record of every image, then every second one, ..., in file order. The first N records have
-    the most images possible, and are among the first N + 1."""
+    """The first record of every image, then the second of every image, ..., in file order. The first N have
+    the most images possible, and are among the first N + 1. image: record -> key of its image."""
     counts: Counter[Hashable] = Counter()
     ranked = []
     for record in records:

@@ -1,6 +1,6 @@
-"""COCO's annotation files: images, captions, objects.
+"""Read COCO's annotation files: images with their captions and objects; also images with captions in JSONL.
 
-The format: https://cocodataset.org/#format-data. Of entries the keys named here are needed, others ignored.
+The format: https://cocodataset.org/#format-data. Entries need the keys named here; other keys are ignored.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ Box = tuple[float, float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One annotated object, or a region of several (`crowd`). box: x, y, width, height in pixels."""
+    """One annotated object, or a region of several."""
 
     category: str
-    box: Box | None = None
-    polygons: tuple[Any, ...] = ()
-    crowd: bool = False
+    box: Box | None = None  # x, y, width, height in pixels
+    polygons: tuple[Any, ...] = ()  # lists x, y, x, y, ... in pixels
+    crowd: bool = False  # whether it is a region of several objects
 
 
 @dataclass(frozen=True)
 class CaptionedImage:
-    """An image of a list, with what the list says about it. file_name: relative to `folder`."""
+    """An image of an annotation file, with its captions and objects."""
 
-    file_name: str
+    file_name: str  # relative to `folder`
     captions: tuple[str, ...] = ()
     objects: tuple[Instance, ...] = ()
     folder: Path = Path()
@@ -54,12 +54,13 @@ class CaptionedImage:
 
 @dataclass(frozen=True)
 class Annotations:
-    """The pictures of a file in its order, and the names of all its categories."""
+    """The images of a file in its order, and the names of all its categories."""
 
     images: tuple[CaptionedImage, ...]
     categories: tuple[str, ...]
 
 
+# What the entries of the two kinds of files must have.
 _ID = int | str
 _IMAGE: Any = record({"id": _ID, "file_name": str})
 _CATEGORY: Any = record({"id": _ID, "name": str})
@@ -73,17 +74,18 @@ _INSTANCES = record({"annotations": list[_OBJECT], "categories": list[_CATEGORY]
 def read(
     *, captions: Path | None = None, instances: Path | None = None, folder: Path | None = None
 ) -> Annotations:
-    """Reads captions, instances (which then list the images), or both. folder: of the images, by default the
-    list's. Raises UserError naming file and entry."""
+    """Read a caption file, an instance file (which then lists the images), or both. folder: of the images
+    (default: that of the file that lists them). Raises UserError with file and entry."""
     listing = instances or captions
-    assert listing is not None, "a caption file or an instance file"
+    assert listing is not None, "pass a caption file or an instance file"
     caption_file: Row = atomic.read_json(captions, _CAPTIONS) if captions else {}
     instance_file: Row = atomic.read_json(instances, _INSTANCES) if instances else {}
-    files: dict[Any, str] = {}
+    files: dict[Any, str] = {}  # image id -> file name
     for entry in (instance_file or caption_file)["images"]:
-        if (other := files.setdefault(entry["id"], entry["file_name"])) != entry["file_name"]:
-            couple = f"'{other}' and '{entry['file_name']}'"
-            raise UserError(f"'{listing}' gives {couple} the same id, {entry['id']}; ids must be unique.")
+        name, other = entry["file_name"], files.setdefault(entry["id"], entry["file_name"])
+        if other != name:
+            both = f"'{other}' and '{name}'"
+            raise UserError(f"'{listing}' gives {both} the same id, {entry['id']}; ids must be unique.")
     texts: dict[Any, list[str]] = {key: [] for key in files}
     objects: dict[Any, list[Instance]] = {key: [] for key in files}
     for entry in caption_file.get("annotations", ()):
@@ -91,23 +93,24 @@ def read(
             texts[entry["image_id"]].append(entry["caption"])
     names = {entry["id"]: entry["name"] for entry in instance_file.get("categories", ())}
     for entry in instance_file.get("annotations", ()):
-        if (category := names.get(entry["category_id"])) is None:
-            unknown = f"the unknown category {entry['category_id']}"
-            raise UserError(f"'{instances}': an annotation names {unknown}.")
-        polygons = entry.get("segmentation")
+        category = names.get(entry["category_id"])
+        if category is None:
+            number = entry["category_id"]
+            raise UserError(f"'{instances}': an annotation names the unknown category {number}.")
+        polygons = entry.get("segmentation")  # a crowd has a run-length mask in place of polygons
         polygons = tuple(polygons) if isinstance(polygons, list) else ()
         if entry["image_id"] in files:
             is_crowd = bool(entry.get("iscrowd"))
             objects[entry["image_id"]].append(Instance(category, entry.get("bbox"), polygons, is_crowd))
-    home = folder or listing.parent
+    parent = folder or listing.parent
     images = [
-        CaptionedImage(name, tuple(texts[key]), tuple(objects[key]), home) for key, name in files.items()
+        CaptionedImage(name, tuple(texts[key]), tuple(objects[key]), parent) for key, name in files.items()
     ]
     return Annotations(tuple(images), tuple(dict.fromkeys(names.values())))
 
 
 def iter_images(path: Path) -> Iterator[CaptionedImage]:
-    """The images of a JSONL file with `image`, relative to the file, and `captions`. Raises UserError."""
+    """Images of a JSONL file with `image`, relative to the file, and `captions`. Raises UserError."""
     for number, row in atomic.iter_lines(path):
         name, captions = row.get("image"), row.get("captions", [])
         if not (name and isinstance(name, str)):

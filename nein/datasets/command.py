@@ -1,4 +1,4 @@
-"""The command `nein data`: writes the miniature world to files, and checks a folder in NeIn's layout."""
+"""Run `nein data`: write the nano world to files (`draw`), or check a folder in NeIn's layout (`check`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nein.config.options import DrawnCount, Options, argument, option
 
 @dataclass(kw_only=True)
 class DrawConfig(Options):
-    """Which part of the miniature world to write, and where."""
+    """Options of `nein data draw`: which part of the nano world to write, and where."""
 
     split: Literal["train", "dev", "val"] = option("val", "which part of the world")
     sources: DrawnCount | None = option(None, "number of source images (default: the split's own)")
@@ -20,22 +20,21 @@ class DrawConfig(Options):
 
 @dataclass(kw_only=True)
 class CheckConfig(Options):
-    """Which folder to check."""
+    """Options of `nein data check`: the folder to check."""
 
     folder: str = argument("FOLDER", "folder in NeIn's layout, or nano")
     split: str = option("val", "which annotation file")
 
 
 def draw(options: DrawConfig) -> str:
-    """Writes the images and annotations, unless they exist; the line to print is their folder."""
+    """Write images and annotations, unless they exist; returns the line to print, their folder."""
     from nein.nano import data
 
     return f"{data.ensure(options.split, options.sources, options.out)}\n"
 
 
 def check(options: CheckConfig) -> str:
-    """Reads the annotations and decodes every image of a folder; the line to print is their number. Raises
-    UserError."""
+    """Decode every image of a folder; returns the line to print. Raises UserError for what is wrong."""
     from nein.datasets.nein import load, validate_images
 
     dataset = load(options.folder, split=options.split)

@@ -1,4 +1,4 @@
-"""Data sets on the Hugging Face hub, read with `datasets`: hub:OWNER/NAME[@REVISION], or hub:FOLDER."""
+"""Load data sets of the Hugging Face hub with `datasets`: hub:OWNER/NAME[@REVISION], or hub:FOLDER."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nein.loading.errors import UserError, first_line
 from nein.loading.references import find_cached_commit
 
 PREFIX = "hub:"
-#: Of benchmarks that have one, the data set on the hub: what results belong to where nobody says another.
+#: Benchmark -> its published data set on the hub; results belong to it unless an option names another.
 PUBLISHED = {"nein": "nhatttanbui/NeIn", "negvqa": "yuhuizhang/NegVQA"}
 
 
@@ -23,7 +23,7 @@ class Reference(NamedTuple):
 
 
 def reference(source: str) -> Reference | None:
-    """Parses "hub:OWNER/NAME@REVISION"; None for a source of another kind."""
+    """Parse "hub:OWNER/NAME@REVISION"; None for a source of another kind."""
     if not source.startswith(PREFIX):
         return None
     name, _, revision = source.removeprefix(PREFIX).partition("@")
@@ -32,13 +32,14 @@ def reference(source: str) -> Reference | None:
 
 def version(data: Reference) -> str:
     """The commit in the hub's cache ("" before the download), or a hash of a folder's names, sizes, times."""
-    if (folder := Path(data.name)).is_dir():
+    folder = Path(data.name)
+    if folder.is_dir():
         return json_digest({"files": sorted(map(atomic.stamp, folder.rglob("*.*")))})[:12]
     return find_cached_commit(data.name, data.revision, "dataset")
 
 
 def read(data: Reference, split: str, configuration: str | None = None) -> Any:
-    """Loads a split ("all": every one); an image cell is {"bytes": ..., "path": ...}. Raises UserError."""
+    """Load a split ("all": every one); an image cell is {"bytes": ..., "path": ...}. Raises UserError."""
     try:
         import datasets
         from datasets.exceptions import DatasetsError
@@ -50,7 +51,7 @@ def read(data: Reference, split: str, configuration: str | None = None) -> Any:
             "folder instead."
         ) from None
     try:
-        # The files themselves: what they are made into lies elsewhere and does not come with a copied folder.
+        # Load from the files: the tables that `datasets` caches do not come along with a copied hub cache.
         folder = data.name
         if not Path(folder).exists():
             folder = snapshot_download(data.name, repo_type="dataset", revision=data.revision)

@@ -1,8 +1,8 @@
-"""NeIn's samples: the record, the loader of the official layout, and the check of everything before any work.
+"""Load NeIn's samples from a folder, the hub or the nano world, check them, and reword their sentences.
 
 The official layout (github.com/tanbuinhat/NeIn) is a JSON array with `COCO, T_original, T_negative,
-T_generated, NeIn` per sample beside two image folders: the COCO sources (the edit's target: the object is
-not there) and the NeIn samples (the editor's input: the object was painted in).
+T_generated, NeIn` per sample, and two image folders: the COCO sources (the edit's target, without the object)
+and the NeIn samples (the editor's input: the object was painted in).
 """
 
 from __future__ import annotations
@@ -36,17 +36,18 @@ from nein.wording.families import DEPTH, OTHERS, find_named
 _THING: Any = record({"name": str, "stays": bool, "without": str})
 #: Fields that the official files lack; `object`: where the sentence does not name it in English.
 _OPTIONAL = {"family": str, "object": str, "others": int, "depth": int, "things": list[_THING]}
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".tif", ".tiff", ".bmp")  # in any case
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".tif", ".tiff", ".bmp")  # in lower or upper case
 TRACKS = ("negative", "remove", "add")
 
 
+# --- samples ---------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class SceneObject:
-    """A thing of a NeIn image. stays: whether the right edit leaves it. without: the image without it."""
+    """A thing of a NeIn image."""
 
     name: str
-    stays: bool
-    without: Path
+    stays: bool  # whether the right edit leaves it
+    without: Path  # the image without it
 
 
 @dataclass(frozen=True)
@@ -57,72 +58,74 @@ class Sample:
     source_id: str  # stem of the COCO image: up to five samples share one, so intervals are clustered by it
     caption: str  # T_original, describes the target
     negative: str  # T_negative, the instruction under test
-    generated: str  # T_generated, "Add a/an OBJECT.", with which the NeIn image was made
+    generated: str  # T_generated, "Add a/an OBJECT.", the instruction that made the NeIn image
     object: str  # parsed from `generated` and found in `negative`
     template: int | None  # index into `families.NEGATIVE_TEMPLATES`; None: a sentence of another form
-    #: The target of the edit: the COCO image, or, where nothing must go (`stays`), the NeIn image.
-    source_path: Path
-    sample_path: Path  # the NeIn image: what the editor is given
-    family: str | None = None  # kind of negation (a label of `families.LABELS`), where the data name one
-    difficulty: tuple[tuple[str, int], ...] = ()  # what makes it difficult, and how much, where known
-    things: tuple[SceneObject, ...] = ()  # every thing of the NeIn image, where known
+    source_path: Path  # the edit's target: the COCO image, or the NeIn image if nothing must go (`stays`)
+    sample_path: Path  # the editor's input: the NeIn image
+    family: str | None = None  # kind of negation (a label of `families.LABELS`), if the data name one
+    difficulty: tuple[tuple[str, int], ...] = ()  # (`OTHERS` or `DEPTH`, number), if known
+    things: tuple[SceneObject, ...] = ()  # every thing of the NeIn image, if known
 
     @property
     def stays(self) -> bool:
-        """Whether the right edit is none: nothing known must go or the sentence says the object is there."""
+        """Whether the right edit changes nothing."""
         if self.things:
             return all(thing.stays for thing in self.things)
         return self.family in families.STAYS
 
     def instruction(self, track: str) -> str:
-        """The sentence given to the editor, verbatim, on track "negative", "remove" or "add"."""
+        """The sentence given to the editor on track "negative", "remove" or "add"."""
         if track == "negative":
             return self.negative
-        return {"remove": families.removal, "add": families.addition}[track](self.object)
+        return {"remove": families.write_removal, "add": families.write_addition}[track](self.object)
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """All samples and where they came from. missing: names of COCO and NeIn images that are in no folder."""
+    """All samples and their origin."""
 
     samples: Sequence[Sample]
-    origin: Row
-    missing: frozenset[str] = frozenset()
+    origin: Row  # kind, annotation file, split, ...: enough for `reload`
+    missing: frozenset[str] = frozenset()  # names of COCO and NeIn images that are in no folder
 
     @functools.cached_property
     def records_sha256(self) -> str:
-        """Over records in order, not over pixels, which a run pins one by one."""
+        """Hash of the records in order; runs keep hashes of the pixels, image by image."""
         return records_hash(self.samples)
 
     def select(self, limit: int | None, ids: Sequence[str] | None) -> Sequence[int]:
-        """Indices, in data order, of the first `limit` samples or, with `ids`, of those among the ids."""
+        """Indices in data order: of the first `limit` samples, or of the first `limit` of the given ids."""
         chosen = sorted(set(self.find_indices(ids))) if ids else range(len(self.samples))
         return chosen if limit is None else chosen[:limit]
 
     def find_indices(self, ids: Sequence[str]) -> list[int]:
-        """The index of every id. Raises UserError for one that is not there."""
+        """The index of every id. Raises UserError for an unknown one."""
         position = {sample.id: index for index, sample in enumerate(self.samples)}
         names = [image_name(text) for text in ids]
         for name in names:
             if name not in position:
                 near = near_match(name, itertools.islice(position, 100_000))
-                guess = f"did you mean '{near}'?" if near else "ids are NeIn file names without ending."
-                raise UserError(f"There is no sample '{name}' in the data; {guess}")
+                hint = f"did you mean '{near}'?" if near else "ids are NeIn file names without ending."
+                raise UserError(f"There is no sample '{name}' in the data; {hint}")
         return [position[name] for name in names]
 
     def members(self, block: range) -> Sequence[Sample]:
+        """The samples of a block of indices."""
         return self.samples[block.start : block.stop]
 
     def facts(self, blocks: Blocks) -> Row:
+        """Origin, hash and numbers of samples, for the manifest of a run."""
         counts = {"n": len(self.samples), "selected": len(blocks.indices)}
         return {**self.origin, "records_sha256": self.records_sha256, **counts}
 
 
+# --- reading a folder ------------------------------------------------------------------------------------
 def load_folder(root: Path, *, split: str = "val", columns: Mapping[str, str] | None = None) -> Dataset:
-    """Reads the official layout: `<split>.json`, `coco_for_<split>/` and `nein_<split>/` in `root`, in the
-    file's order. Raises UserError naming every problem of the records at once; images are not looked at.
+    """Read the official layout: `<split>.json`, `coco_for_<split>/` and `nein_<split>/` in `root`, in the
+    file's order. Images are not opened. Raises UserError with every problem of the records.
 
-    columns  Official field name -> name in this file, for files that call a field something else.
+    columns  Official field name -> name in this file, if they differ.
     """
     if not root.is_dir():
         raise UserError(
@@ -136,23 +139,22 @@ def load_folder(root: Path, *, split: str = "val", columns: Mapping[str, str] | 
     fields = dict.fromkeys(names.values(), str) | {key: NotRequired[kind] for key, kind in _OPTIONAL.items()}
     sample_type: Any = record(fields)
     rows = atomic.read_json(file, list[sample_type])
-    images: list[dict[str, list[Path]]] = [{}, {}]  # of each folder: `image_name` -> files
+    images: list[dict[str, list[Path]]] = [{}, {}]  # for each folder: `image_name` -> files
     for files, folder in zip(images, folders, strict=True):
         for path in sorted(folder.iterdir()):
             if path.suffix.lower() in IMAGE_SUFFIXES:
                 files.setdefault(image_name(path.name), []).append(path)
-    make = functools.partial(_sample, names=names, folders=folders, images=images)
-    samples = read_records(rows, make, f"'{file}'")
-    missing = {name for sample in samples for name in (sample.id, sample.source_id)}
+    samples = read_records(rows, lambda row: _make_sample(row, names, folders, images), f"'{file}'")
+    stems = {stem for sample in samples for stem in (sample.id, sample.source_id)}
     origin: Row = {"kind": "folder", "split": split, "annotations": str(file.resolve())}
     origin["columns"] = dict(columns or {})
-    return Dataset(samples, origin, frozenset(missing.difference(*images)))
+    return Dataset(samples, origin, missing=frozenset(stems.difference(*images)))
 
 
-def _sample(
+def _make_sample(
     row: Row, names: Mapping[str, str], folders: Sequence[Path], images: Sequence[Mapping[str, list[Path]]]
 ) -> Sample:
-    """folders, images: of targets, and of NeIn's images. Raises ValueError saying what is wrong."""
+    """folders, images: those of the COCO images, then those of the NeIn images. Raises ValueError."""
     allowed = {*names.values(), *_OPTIONAL}
     for name in sorted(row.keys() - allowed):
         near = near_match(name, allowed)
@@ -160,22 +162,23 @@ def _sample(
     texts = {field: row[name].strip() for field, name in names.items()}
     if not all(texts.values()):
         raise ValueError("a text that is empty")
-    stems, family = [image_name(texts["COCO"]), image_name(texts["NeIn"])], row.get("family")
+    stems = [image_name(texts["COCO"]), image_name(texts["NeIn"])]
     for stem in (*stems, *(thing["without"] for thing in row.get("things", ()))):
-        # They become file names: nothing that could leave the folder.
+        # Stems become paths, which must not leave the folder.
         if "/" in stem or not stem.isprintable() or stem.startswith("."):
             raise ValueError(f"{stem!r} is not a plain file stem")
     paths = []
     for stem, folder, by_name in zip(stems, folders, images, strict=True):
-        files = by_name.get(stem) or [folder / f"{stem}.jpg"]  # where it should be
+        files = by_name.get(stem) or [folder / f"{stem}.jpg"]  # a missing image is reported later
         if len(files) > 1:
             raise ValueError(f"two files of one name: {files[0]} and {files[1]}")
         paths += files
+    family = row.get("family")
     if family is not None and family not in families.LABELS:
         raise unknown("negation family", family, families.LABELS)
     generated, negative = texts["T_generated"], texts["T_negative"]
-    noun = families.bare(row.get("object") or "") or families.object_of(generated, negative)
-    axes = {"others": OTHERS, "depth": DEPTH}
+    noun = families.strip_article(row.get("object") or "") or families.find_object(generated, negative)
+    axes = {"others": OTHERS, "depth": DEPTH}  # field -> key of `difficulty`
     without = folders[1].parent / f"without_{folders[1].name.rpartition('_')[2]}"  # without_val/, nein_val/
     sample = Sample(
         id=stems[1],
@@ -184,7 +187,7 @@ def _sample(
         negative=negative,
         generated=generated,
         object=noun,
-        template=families.template_of(negative, noun),
+        template=families.find_template(negative, noun),
         source_path=paths[0],
         sample_path=paths[1],
         family=family,
@@ -198,14 +201,14 @@ def _sample(
 
 
 def image_name(text: str) -> str:
-    """The key of an image in records and folders: its file name without ending, accents composed."""
+    """Key of an image in records and folders: its file name without ending, accents composed (NFC)."""
     name = unicodedata.normalize("NFC", text)
     stem, _, ending = name.rpartition(".")
     return stem if stem and f".{ending.lower()}" in IMAGE_SUFFIXES else name
 
 
 def records_hash(samples: Iterable[Sample]) -> str:
-    """SHA-256 hex over the official fields of every sample in order, and what it says besides."""
+    """SHA-256 hex over the official fields of every sample in order, and over the optional ones it has."""
     digest = hashlib.sha256()
     for sample in samples:
         row = [sample.source_id, sample.caption, sample.negative, sample.generated, sample.id]
@@ -217,7 +220,7 @@ def records_hash(samples: Iterable[Sample]) -> str:
 
 
 def validate_images(samples: Iterable[Sample], source: str, full: bool = False) -> None:
-    """Raises UserError naming every missing or unreadable image. full: decodes more than the header."""
+    """Raise UserError with every missing or unreadable image. full: decode the pixels, not the header."""
     from nein.engine.images import ImageError, decode, read_size
 
     problems, checked = Problems(), set[Path]()
@@ -234,7 +237,8 @@ def validate_images(samples: Iterable[Sample], source: str, full: bool = False) 
     problems.raise_if_any(source)
 
 
-IMAGE_COLUMNS = ("source_image", "sample_image")
+# --- loading by name -------------------------------------------------------------------------------------
+IMAGE_COLUMNS = ("source_image", "sample_image")  # columns of a data set on the hub
 
 
 def load(
@@ -247,7 +251,7 @@ def load(
 ) -> Dataset:
     """The samples of `read_samples` in the order of `interleave_sources`, so that a limit takes many images.
 
-    families Labels of `nein.wording.families`: other sentences than the data's own (`rephrase_samples`).
+    families  Labels of `nein.wording.families`, to reword the sentences (`rephrase_samples`).
     """
     return _interleave(read_samples(data, split=split, columns=columns, cache=cache), families)
 
@@ -255,11 +259,11 @@ def load(
 def read_samples(
     data: str, *, split: str, columns: Mapping[str, str] | None = None, cache: Path | None = None
 ) -> Dataset:
-    """Reads "nano[:WORLD]", "nano:scope" (negation in scope), a folder in the official layout, or
-    "hub:OWNER/NAME[@REVISION]", in the order of the file, as training does. Raises UserError.
+    """Read "nano[:WORLD]", "nano:scope" (negation in scope), a folder in the official layout, or
+    "hub:OWNER/NAME[@REVISION]", in the file's order, as training does. Raises UserError.
 
-    columns  Renamed fields: the five official names, of the hub also `source_image` and `sample_image`.
-    cache    Where a hub data set is laid out as files, once; the platform's cache folder by default.
+    columns  Renamed fields: the five official names, and for the hub also `IMAGE_COLUMNS`.
+    cache    Folder in which a hub data set is written as files, once (default: the user's cache).
     """
     for key in columns or {}:
         if key not in (*FIELDS, *IMAGE_COLUMNS):
@@ -278,7 +282,7 @@ def read_samples(
 
 
 def reload(origin: Row, moved: str | None = None, split: str = "val") -> Dataset:
-    """The data set that a manifest's `data` entry describes. moved: --data, where it is elsewhere now."""
+    """The data set that a manifest's `data` entry describes. moved: --data, if it lies elsewhere now."""
     families = origin.get("families", ())
     if moved:
         return load(moved, split=split, families=families)
@@ -287,17 +291,18 @@ def reload(origin: Row, moved: str | None = None, split: str = "val") -> Dataset
 
 
 def _interleave(data: Dataset, families: Sequence[str]) -> Dataset:
+    """The samples in the order of `interleave_sources`, reworded if `families` are given."""
     data = replace(data, samples=interleave_sources(data.samples, lambda sample: sample.source_id))
     return rephrase_samples(data, families) if families else data
 
 
 def lay_out_hub(data: hub.Reference, split: str, columns: Mapping[str, str], cache: Path) -> Path:
-    """Writes a hub data set in the official layout below `cache`, once; returns it. Raises UserError."""
+    """Write a data set of the hub in the official layout, once; returns the folder. Raises UserError."""
     if not hub.version(data):
-        hub.read(data, split)  # downloaded now, so that there is a version
+        hub.read(data, split)  # the version is known after the download
     facts = {"name": data.name, "version": hub.version(data), "columns": columns}
     root = cache / "hub" / f"{data.name.replace('/', '--')}-{split}-{json_digest(facts)[:16]}"
-    if (root / f"{split}.json").is_file():  # written last, so its presence means the rest is there
+    if (root / f"{split}.json").is_file():  # written last, so the rest is there, too
         return root
     table = hub.read(data, split)
     source = f"The data set '{data.name}'"
@@ -331,9 +336,10 @@ def lay_out_hub(data: hub.Reference, split: str, columns: Mapping[str, str], cac
     return root
 
 
+# --- rewording -------------------------------------------------------------------------------------------
 def rephrase_samples(data: Dataset, labels: Sequence[str]) -> Dataset:
-    """Every sample with a sentence of one of the families, drawn by the sample's id; `origin` counts samples
-    that no family fits. Where the object must stay, the target is the sample. Raises UserError."""
+    """Give every sample a sentence of one of the families, drawn by its id; leave out those that no family
+    fits, and count them in `origin`. If the object must stay, the target is the input. Raises UserError."""
     if families.MINIMAL_PAIRS in labels:
         return _minimal_pairs(data, labels)
     for label in labels:
@@ -349,7 +355,7 @@ def rephrase_samples(data: Dataset, labels: Sequence[str]) -> Dataset:
             if label in families.DRAWN:
                 raise UserError(f"'{label}' names a color and needs drawn scenes; pass --data nano:scope.")
         objects = tuple(dict.fromkeys(sample.object for sample in data.samples))
-        absent: dict[str, list[str]] = {}  # source image -> objects that are in none of its captions
+        absent: dict[str, list[str]] = {}  # source image -> objects that its samples deny
         for sample in data.samples:
             absent.setdefault(sample.source_id, []).append(sample.object)
         reworded = (_rephrase(sample, labels, absent[sample.source_id], objects) for sample in data.samples)
@@ -364,8 +370,8 @@ def rephrase_samples(data: Dataset, labels: Sequence[str]) -> Dataset:
 
 
 def _minimal_pairs(data: Dataset, labels: Sequence[str]) -> Dataset:
-    """Four samples per plain or implicit one: sentence affirmed or denied, object present or absent; the
-    target is what the sentence says."""
+    """Make four samples of each plain or implicit one: sentence affirmed or denied, object present or absent.
+    The target is the image of which the sentence is true."""
     if len(labels) > 1:
         raise UserError(f"--families {families.MINIMAL_PAIRS} excludes all other families; pass it alone.")
     cells = []
@@ -391,19 +397,22 @@ def _minimal_pairs(data: Dataset, labels: Sequence[str]) -> Dataset:
 def _rephrase(
     sample: Sample, labels: Sequence[str], absent: Sequence[str], objects: Sequence[str]
 ) -> Sample | None:
+    """A sample with a sentence of one of the families; None if all need a second object and none is known.
+    absent: objects denied of the source image; objects: all of the data set."""
     others = [name for name in absent if name != sample.object]
     present = [name for name in find_named((sample.caption,), objects) if name not in absent]
-    has = {"": True, "T": bool(others), "A": bool(present)}
+    has = {"": True, "T": bool(others), "A": bool(present)}  # by `Family.needs`
     possible = [label for label in labels if has[families.FAMILIES[label].needs]]
     if not possible:
         return None
     draw = random.Random(sample_seed(0, sample.id))
     label = draw.choice(possible)
-    template = draw.choice(families.choices(label, sample.object, "fixed"))
-    second, named = (draw.choice(names) if names else "" for names in (others, present))
+    template = draw.choice(families.list_templates(label, sample.object, "fixed"))
+    second = draw.choice(others) if others else ""
+    named = draw.choice(present) if present else ""
     return replace(
         sample,
-        negative=families.sentence(label, template, sample.object, second=second, present=named),
+        negative=families.write_sentence(label, template, sample.object, second=second, present=named),
         family=label,
         template=template if label == "plain" else None,
         source_path=sample.sample_path if label in families.STAYS else sample.source_path,

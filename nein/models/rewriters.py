@@ -24,7 +24,7 @@ from nein.metrics.chat.asking import open_chat
 from nein.models import llm
 from nein.models.cached import Services
 from nein.wording import denials
-from nein.wording.families import removal
+from nein.wording.families import write_removal
 
 VENDORS = ("flux2", "flux3")
 FORMS = ("rule", "llm:MODEL", "flux2:MODEL", "flux3:MODEL", "FILE.py:FUNCTION")
@@ -85,7 +85,7 @@ class RuleRewriter(Rewriter):
     def rewrite(self, instructions: Sequence[str], images: Sequence[np.ndarray]) -> list[Rewording]:
         texts = []
         for instruction, reading in zip(instructions, denials.read(instructions), strict=True):
-            command = removal(" and the ".join(reading.absent)) if reading.absent else instruction
+            command = write_removal(" and the ".join(reading.absent)) if reading.absent else instruction
             texts.append("" if reading.doubled and not reading.absent else command)
         return [Rewording(text) for text in texts]
 

@@ -1,4 +1,4 @@
-"""The nano world on disk: a NeIn data set in the layout of https://github.com/tanbuinhat/NeIn.
+"""Write the nano world to disk as a NeIn data set, in the layout of https://github.com/tanbuinhat/NeIn.
 
     ROOT/val.json                 array of {COCO, T_original, T_negative, T_generated, NeIn}
     ROOT/coco_for_val/<COCO>.png  the source images (the object is absent; the target of the edit)
@@ -27,9 +27,8 @@ from nein.nano.sentences import captions
 from nein.wording import families
 from nein.wording.families import NEGATIVE_TEMPLATES
 
-#: Source images per split when none are asked for; "val" gives about 560 samples.
-DEFAULT_SOURCES = {"train": 2000, "dev": 60, "val": 140}
-MAX_SAMPLES = 5
+DEFAULT_SOURCES = {"train": 2000, "dev": 60, "val": 140}  # source images of a split; "val": about 560 samples
+MAX_SAMPLES = 5  # per source image
 FIELDS = ("COCO", "T_original", "T_negative", "T_generated", "NeIn")  # of an annotation file
 #: Templates that the fine-tuning of the nano editors leaves out: 1 "does not have any" (0 is "doesn't have
 #: any"), 5 "is without" (11 is "A scene without"), 10 "is missing from".
@@ -71,9 +70,9 @@ NEGATIVES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class NanoSample:
-    """`object` is in the scene `sample` and not in `source`."""
+    """A row of the annotation file, and its scenes: `object` is in `sample` and not in `source`."""
 
-    coco: str
+    coco: str  # stems of the two images
     nein: str
     caption: str
     negative: str
@@ -85,13 +84,13 @@ class NanoSample:
 
 
 def source_scene(split: str, index: int, world: World = NANO) -> Scene:
-    """One to three objects, so that there is room for another."""
+    """A scene of one to three objects, so that there is room for another."""
     rng = rng_for(split, index)
     return sample_scene(rng, rng.choice((1, 2, 2, 3, 3)), world.pool)
 
 
 def iter_samples(split: str, sources: int, world: World = NANO) -> Iterator[NanoSample]:
-    """The NeIn quadruples of the first `sources` source scenes, up to five each, in order."""
+    """Samples of the first `sources` source scenes, up to five each, in order."""
     wordings = NEGATIVES[world.wording]
     for index in range(sources):
         source = source_scene(split, index, world)
@@ -99,28 +98,36 @@ def iter_samples(split: str, sources: int, world: World = NANO) -> Iterator[Nano
         sentences = captions(source, rng_for(split, index, "captions"))
         rng = rng_for(split, index, "nein")
         count = rng.choice((3, 4, 4, 5))
-        absent = [c for c in CATEGORIES if c in world.named and c not in source.categories]
+        absent = [name for name in CATEGORIES if name in world.named and name not in source.categories]
         templates = rng.sample(range(len(wordings)), min(MAX_SAMPLES, len(wordings)))
-        k = 0
+        k = 0  # samples of this source so far
         for category in rng.sample(absent, min(MAX_SAMPLES, len(absent))):
             item = place(rng, category, source.items)
             if item is None or k == count:
                 continue
             negative = fill_wording(wordings[templates[k % len(templates)]], category)
             k += 1
-            generated, template = families.addition(category), families.template_of(negative, category)
-            told = sentences[k - 1], negative, generated, category, template
-            yield NanoSample(coco, f"NeIn_{index + 1:012d}_{k}", *told, source, source.add(item))
+            yield NanoSample(
+                coco=coco,
+                nein=f"NeIn_{index + 1:012d}_{k}",
+                caption=sentences[k - 1],
+                negative=negative,
+                generated=families.write_addition(category),
+                object=category,
+                template=families.find_template(negative, category),
+                source=source,
+                sample=source.add(item),
+            )
 
 
 def fill_wording(wording: str, category: str) -> str:
-    """The sentence of a wording of `NEGATIVES` about an object; its first letter is a capital."""
+    """The sentence of a wording of `NEGATIVES` about an object."""
     return families.fill_template(wording, {"S": category}, "paper")
 
 
 @lru_cache(maxsize=1)
 def world_version() -> str:
-    """A hash of the code that draws and describes: a changed world gets a new cache folder."""
+    """Hash of the code that draws and describes scenes: a changed world gets a new cache folder."""
     folder = Path(__file__).parent
     names = "drawings.json wordings.json scenes.py sentences.py data.py"
     files = [*(folder / name for name in names.split()), folder.parent / "wording" / "families.py"]
@@ -145,32 +152,40 @@ def ensure(
 
 def draw_once(name: str, draw: Callable[[Path], None], *, proof: str, parent: Path | None = None) -> Path:
     """The folder `name` below `parent` (default: the user's cache), filled by `draw` on first use, once per
-    version of the world. proof: the file that it writes last."""
+    version of the world. proof: the file that `draw` writes last, so that its presence shows a complete
+    folder."""
     target = (parent or atomic.cache_root() / "data") / f"{name}-{world_version()}"
     return atomic.make_once(target, draw, proof)
 
 
 def write(root: Path, split: str, sources: int, world: World = NANO) -> None:
-    """`sources` source scenes of `split` and their samples in the official layout."""
+    """Write `sources` source scenes of `split` and their samples in the official layout."""
+    # Image file -> scene: sources, then samples.
     samples = list(iter_samples(split, sources, world))
     drawn_sources = [source_scene(split, index, world) for index in range(sources)]
     drawn_scenes = {f"coco_for_{split}/COCO_{k:012d}.png": scene for k, scene in enumerate(drawn_sources, 1)}
     drawn_scenes |= {f"nein_{split}/{sample.nein}.png": sample.sample for sample in samples}
-    images, instances = list[dict[str, object]](), list[dict[str, object]]()
+    # Images, and COCO's instance annotations.
+    images: list[dict[str, object]] = []
+    instances: list[dict[str, object]] = []
     for image_id, (name, scene) in enumerate(drawn_scenes.items(), start=1):
         images.append({"id": image_id, "file_name": name, "width": SIZE, "height": SIZE})
         for item in scene.items:
             x0, y0, x1, y1 = box(item, world.style)
-            kind, bounds = CATEGORIES.index(item.category) + 1, [x0, y0, x1 - x0, y1 - y0]
-            entry = {"id": len(instances) + 1, "image_id": image_id, "category_id": kind, "bbox": bounds}
+            number, bounds = len(instances) + 1, [x0, y0, x1 - x0, y1 - y0]
+            category_id = CATEGORIES.index(item.category) + 1
+            entry = {"id": number, "image_id": image_id, "category_id": category_id, "bbox": bounds}
             instances.append({**entry, "area": (x1 - x0) * (y1 - y0), "iscrowd": 0})
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(render(scene, world.style)).save(root / name, compress_level=1)
-    fields = dict(zip(FIELDS, ("coco", "caption", "negative", "generated", "nein"), strict=True))
-    records = [{name: getattr(sample, field) for name, field in fields.items()} for sample in samples]
+    # Annotation files.
+    records = []
+    for sample in samples:
+        values = sample.coco, sample.caption, sample.negative, sample.generated, sample.nein
+        records.append(dict(zip(FIELDS, values, strict=True)))
     categories = [{"id": number, "name": name} for number, name in enumerate(CATEGORIES, 1)]
     info = {"description": "nein nano world: drawn scenes", "split": split, "version": world_version()}
     truth = {"info": info, "images": images, "annotations": instances, "categories": categories}
-    # The last one's presence says that the folder is complete.
+    # The last file shows that the folder is complete.
     for name, value in (("instances", truth), (split, records)):
         (root / f"{name}.json").write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")

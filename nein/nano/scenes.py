@@ -1,8 +1,8 @@
-"""Draws the nano world: scenes of objects on a background, sampled from a seed and rendered to 64x64 pixels.
-A `World` says which objects, wordings and style a data set has.
+"""Draw the nano world: scenes of objects on a background, sampled from a seed and rendered to 64x64 pixels.
 
-The styles are "plain", which the models are trained on, and "sketch". Everything is drawn `SUPERSAMPLE` times
-too large with Pillow and reduced by averaging. `drawings.json` lists the shapes of every category, in order:
+In this order: objects and backgrounds in style "plain", on which the models are trained; in style "sketch";
+scenes; worlds (objects, wordings and style of a data set). Everything is drawn `SUPERSAMPLE` times too large
+with Pillow and reduced by averaging. `drawings.json` lists the shapes of a category, in order:
 
     [kind, fill, points x, y, ... from 0 to 1 over the object's own box, {edge, r, width, ends}]
 
@@ -25,9 +25,9 @@ from PIL import Image, ImageDraw, ImageFilter
 
 from nein.loading.errors import unknown
 
-SIZE = 64  #: width and height of a scene in pixels
-SUPERSAMPLE = 4
-#: Disjoint families of scenes. "val" is the evaluation split, called so because NeIn's file is `val.json`.
+SIZE = 64  # width and height of a scene in pixels
+SUPERSAMPLE = 4  # "enlarged pixels" are so many times smaller than those of a scene
+#: Disjoint sets of scenes. "val" is for evaluation, named after NeIn's `val.json`.
 SPLITS = ("train", "dev", "val")
 MIN_SIZE, USUAL_SIZE, MAX_SIZE = 15, 20, 23  # scale of an object in pixels
 MAX_OBJECTS = 4
@@ -35,8 +35,8 @@ _MARGIN = 1.0  # free pixels kept around every object
 
 # --- Objects and backgrounds, plain -------------------------------------------------------------------------
 
-PLAIN, SKETCH = "plain", "sketch"
-Color = tuple[int, int, int]
+PLAIN, SKETCH = "plain", "sketch"  # styles
+Color = tuple[int, int, int]  # RGB
 
 PALETTE: dict[str, Color] = {
     "red": (205, 38, 38),
@@ -56,16 +56,16 @@ PALETTE: dict[str, Color] = {
 
 @dataclass(frozen=True)
 class Look:
-    """A row of `drawings.json`. size: (width, height) in object sizes. airborne: it belongs in the air."""
+    """What an object of a category looks like: a row of `drawings.json`."""
 
     shapes: list[list[Any]]
-    size: tuple[float, float]
+    size: tuple[float, float]  # (width, height) in units of the object's scale
     colors: list[str]
-    airborne: bool = False
-    mirror: bool = True
+    airborne: bool = False  # whether it belongs in the air
+    mirror: bool = True  # whether it may be mirrored
 
     def extent(self, size: int) -> tuple[int, int]:
-        """(width, height) in scene pixels at a scale in pixels."""
+        """(width, height) in scene pixels at the scale `size`, in pixels."""
         width, height = self.size
         return round(size * width), round(size * height)
 
@@ -76,10 +76,10 @@ LOOKS = {name: Look(**row) for name, row in _DRAWINGS.items()}
 CATEGORIES: tuple[str, ...] = tuple(LOOKS)
 
 
-# The caches hold what the images of one scene share; enlarged, a drawing takes 60 KiB and a background 256.
+# The caches hold what the images of a scene share; enlarged, an object takes 60 KiB, a background 256 KiB.
 @lru_cache(maxsize=256)
 def layer(category: str, color: str, size: int, flip: bool, style: str = PLAIN) -> Image.Image:
-    """The object alone, RGBA, `SUPERSAMPLE` times enlarged; size: its scale in scene pixels."""
+    """The object alone, RGBA, in enlarged pixels. size: its scale in scene pixels."""
     if style == SKETCH:
         return _sketch_object(layer(category, color, size, flip))
     look, rgb = LOOKS[category], PALETTE[color]
@@ -87,7 +87,7 @@ def layer(category: str, color: str, size: int, flip: bool, style: str = PLAIN) 
     image = Image.new("RGBA", (width, height))
     draw = ImageDraw.Draw(image)
     for kind, shade, points, *extras in look.shapes:
-        options = extras[0] if extras else {}
+        options = extras[0] if extras else {}  # edge, r, width, ends
         # Points from 0 to 1 over the object's box -> (x, y) in enlarged pixels.
         xy = [(x * (width - 1), y * (height - 1)) for x, y in zip(points[::2], points[1::2], strict=True)]
         fill, outline = _shade(rgb, shade), _shade(rgb, options["edge"]) if "edge" in options else None
@@ -122,7 +122,7 @@ def _shade(color: Color, shade: Any) -> Color:
     return r, g, b
 
 
-#: Kind -> lowest and highest horizon (shares of the height), colors above and below it.
+#: Kind -> lowest and highest horizon (fractions of the height from the top), colors above and below it.
 BACKGROUNDS: dict[str, tuple[float, float, Color, Color]] = {
     "meadow": (0.38, 0.6, (150, 200, 240), (100, 175, 80)),
     "beach": (0.28, 0.42, (175, 215, 240), (235, 215, 160)),
@@ -137,7 +137,7 @@ BACKGROUNDS: dict[str, tuple[float, float, Color, Color]] = {
 
 @lru_cache(maxsize=16)
 def background(kind: str, seed: int, style: str = PLAIN) -> Image.Image:
-    """RGB, enlarged `SUPERSAMPLE` times."""
+    """A background, RGB, in enlarged pixels; the order of the draws from `rng` decides them."""
     if style == SKETCH:
         return _sketch_background(background(kind, seed))
     rng, side = random.Random(seed), SIZE * SUPERSAMPLE
@@ -145,11 +145,12 @@ def background(kind: str, seed: int, style: str = PLAIN) -> Image.Image:
     draw = ImageDraw.Draw(image)
 
     def jitter(color: Color, amount: int = 14) -> Color:
+        """The color, lighter or darker by up to `amount`, and each channel by up to 5."""
         delta = rng.randint(-amount, amount)
         r, g, b = (max(0, min(255, c + delta + rng.randint(-5, 5))) for c in color)
         return r, g, b
 
-    # The order of the draws from `rng` decides the pixels.
+    # Two areas divided by the horizon.
     low, high, above, below = BACKGROUNDS[kind]
     if kind == "room":
         top = jitter(rng.choice([above, (215, 225, 230), (228, 208, 212)]))
@@ -161,6 +162,7 @@ def background(kind: str, seed: int, style: str = PLAIN) -> Image.Image:
     y = round(horizon * side)
     draw.rectangle([0, 0, side, y], fill=top)
     draw.rectangle([0, y, side, side], fill=bottom)
+    # Details.
     if kind == "beach":
         shore = y + round(rng.uniform(0.12, 0.2) * side)
         draw.rectangle([0, y, side, shore], fill=jitter((70, 150, 200)))
@@ -203,45 +205,47 @@ _EDGE = 200  # a line divides areas whose colors differ by more (sum over channe
 
 
 def _sketch_object(drawing: Image.Image) -> Image.Image:
-    """RGBA image of the same size, whose object stands on the same ground."""
+    """Sketch of an object: an RGBA image of the same size, the object narrower, on the same ground."""
     width, height = drawing.size
     smaller = (max(1, round(width * _NARROWER)), max(1, round(height * _LOWER)))
     small = drawing.resize(smaller, Image.Resampling.BOX)
     canvas = Image.new("RGBA", drawing.size)
     canvas.paste(small, ((width - small.width) // 2, height - small.height))
-    # Every row is moved sideways along a sine; what leaves on one side is cut off.
+    # Wavy contours: every row is moved sideways along a sine, and cut off at the border.
     plain, pixels = np.asarray(canvas), np.zeros((height, width, 4), np.uint8)  # both (H, W, 4) RGBA
     for row in range(height):
         shift = round(_WAVE * float(np.sin(2 * np.pi * row / _PERIOD)))
         strip = plain[row, max(0, -shift) : width - max(0, shift)]
         pixels[row, max(0, shift) : width + min(0, shift)] = strip
     covered = pixels[..., 3] >= 128  # (H, W) bool
-    # Lines run inside the object, along its rim and between colors.
+    # Lines inside the object, along its rim and between colors.
     inner = Image.fromarray(covered).convert("L").filter(ImageFilter.MinFilter(_LINE + 2))
     rgb, line = pixels[..., :3].astype(np.int32), np.asarray(inner) == 0  # (H, W, 3), (H, W) bool
     line[:, 1:] |= np.abs(rgb[:, 1:] - rgb[:, :-1]).sum(-1) > _EDGE  # against the left neighbor
     line[1:] |= np.abs(rgb[1:] - rgb[:-1]).sum(-1) > _EDGE  # against the upper neighbor
+    # Colors: strokes in colder ones, lighter stripes between.
     colors = rgb.astype(np.float32)
-    stroke, cold = _strokes(colors, falling=False), _colder(colors)  # (H, W, 1), (H, W, 3)
-    colors = stroke * cold + (1 - stroke) * (cold + 0.45 * (_PAPER - cold))  # lighter stripes between
+    stroke, cold = _draw_strokes(colors, falling=False), _make_colder(colors)  # (H, W, 1), (H, W, 3)
+    colors = stroke * cold + (1 - stroke) * (cold + 0.45 * (_PAPER - cold))
     colors[covered & line] = _INK
     return Image.fromarray(np.dstack([_round_colors(colors), np.where(covered, 255, 0).astype(np.uint8)]))
 
 
 def _sketch_background(image: Image.Image) -> Image.Image:
+    """Sketch of a background: colder, paler, hatched."""
     colors = np.asarray(image).astype(np.float32)  # (H, W, 3)
-    hatched = 0.65 * _colder(colors) + 0.35 * _PAPER - 20 * _strokes(colors, falling=True)
+    hatched = 0.65 * _make_colder(colors) + 0.35 * _PAPER - 20 * _draw_strokes(colors, falling=True)
     return Image.fromarray(_round_colors(hatched))
 
 
-def _strokes(colors: np.ndarray, *, falling: bool) -> np.ndarray:
-    """(H, W, 1) float32: 1 on slanting lines, 0 between them."""
+def _draw_strokes(colors: np.ndarray, *, falling: bool) -> np.ndarray:
+    """Slanting lines over an image of this size, (H, W, 1) float32: 1 on the lines, 0 between them."""
     rows, columns = np.indices(colors.shape[:2])  # each (H, W)
     position = columns + (rows if falling else -rows)
     return ((position % _HATCH) < _STROKE).astype(np.float32)[..., None]
 
 
-def _colder(colors: np.ndarray) -> np.ndarray:
+def _make_colder(colors: np.ndarray) -> np.ndarray:
     return colors * np.array([0.92, 0.96, 1.0], np.float32) + np.array([4, 6, 14], np.float32)
 
 
@@ -250,39 +254,38 @@ def _round_colors(colors: np.ndarray) -> np.ndarray:
 
 
 # --- Scenes -------------------------------------------------------------------------------------------------
-
-
 def rng_for(split: str, index: int, purpose: str = "scene") -> random.Random:
-    """The random stream of one scene and purpose; no two splits share one."""
+    """The random generator of one scene and purpose; no two splits share one."""
     digest = hashlib.sha256(f"nein-nano/{split}/{index}/{purpose}".encode()).digest()
     return random.Random(int.from_bytes(digest[:16], "big"))
 
 
 @dataclass(frozen=True)
 class Item:
-    """An object. x, y: top left corner in scene pixels (multiples of 1/4); size: scale in scene pixels."""
+    """An object in a scene."""
 
     category: str
     color: str
-    size: int
-    x: float
+    size: int  # scale in scene pixels
+    x: float  # left and upper border in scene pixels, multiples of 1/4
     y: float
-    flip: bool
+    flip: bool  # mirrored left to right
 
     @property
     def extent(self) -> tuple[float, float, float, float]:
-        """x0, y0, x1, y1 of the whole layer."""
+        """x0, y0, x1, y1 of the whole layer, in scene pixels."""
         width, height = LOOKS[self.category].extent(self.size)
         return self.x, self.y, self.x + width, self.y + height
 
     @property
     def center(self) -> tuple[float, float]:
+        """x, y in scene pixels."""
         x0, y0, x1, y1 = self.extent
         return (x0 + x1) / 2, (y0 + y1) / 2
 
     @property
     def corner(self) -> tuple[int, int]:
-        """x, y of the layer in enlarged pixels."""
+        """Left and upper border in enlarged pixels."""
         return round(self.x * SUPERSAMPLE), round(self.y * SUPERSAMPLE)
 
     def layer(self, style: str = PLAIN) -> Image.Image:
@@ -319,11 +322,11 @@ def place(rng: random.Random, category: str, others: Collection[Item], usual: bo
     color = look.colors[0] if usual else rng.choice(look.colors)
     flip = not usual and look.mirror and rng.random() < 0.5
     sizes = (USUAL_SIZE, USUAL_SIZE) if usual else (MIN_SIZE, MAX_SIZE)
-    for attempt in range(60):  # small ones only after half of the attempts
+    for attempt in range(60):  # in the second half only small objects
         size = rng.randint(*(sizes if attempt < 30 else (MIN_SIZE, MIN_SIZE + 2)))
-        right, bottom = ((SIZE - side) * SUPERSAMPLE for side in look.extent(size))  # maxima, enlarged pixels
+        right, bottom = ((SIZE - side) * SUPERSAMPLE for side in look.extent(size))  # limits, enlarged pixels
         x = rng.randint(0, right)
-        # Objects that fly are mostly up and the others mostly down, but any height may occur.
+        # Airborne objects are mostly high and the others mostly low, but any height may occur.
         low, high = (0.0, 0.7) if look.airborne else (0.25, 1.0)  # fractions of `bottom`, from the top
         if rng.random() < 0.2:
             low, high = 0.0, 1.0
@@ -335,7 +338,7 @@ def place(rng: random.Random, category: str, others: Collection[Item], usual: bo
 
 
 def sample_scene(rng: random.Random, objects: int, categories: Collection[str] = CATEGORIES) -> Scene:
-    """`objects` objects, fewer when there is no room; a category may occur twice."""
+    """A scene of so many objects, fewer without room; a category may occur twice."""
     kind, seed = rng.choice(tuple(BACKGROUNDS)), rng.randrange(200)
     pool, items = tuple(categories), list[Item]()
     for _ in range(objects):
@@ -356,7 +359,7 @@ def render(scene: Scene, style: str = PLAIN) -> np.ndarray:
 
 
 def box(item: Item, style: str = PLAIN) -> tuple[float, float, float, float]:
-    """Tight x0, y0, x1, y1 around the visible object, exact to a quarter of a pixel."""
+    """Tight x0, y0, x1, y1 around the visible object in scene pixels, exact to a quarter of a pixel."""
     bounds: Any = item.layer(style).getchannel("A").getbbox()  # in enlarged pixels of the layer
     x0, y0, x1, y1 = (bound / SUPERSAMPLE for bound in bounds)
     return item.x + x0, item.y + y0, item.x + x1, item.y + y1
@@ -364,29 +367,29 @@ def box(item: Item, style: str = PLAIN) -> tuple[float, float, float, float]:
 
 # --- Worlds -------------------------------------------------------------------------------------------------
 
-#: Objects that no sentence of fine-tuning names. All models know them from affirmative sentences.
+#: Objects that no sentence of fine-tuning names; all models know them from affirmative sentences.
 HELD_OUT = ("bus", "cup", "laptop", "sheep", "umbrella")
-#: Wordings. "taught": what fine-tuning may use. "held-out": sentences it has not seen, whose denying words
-#: ("no", "not", "without") it knows from others. "negator": sentences with a denying word it has never seen.
-#: "varied": for training on more wordings than the taught ones, none of them held out.
-ALL, TAUGHT, UNSEEN, NEGATOR, VARIED = "all", "taught", "held-out", "negator", "varied"
+ALL = "all"  # wordings of negative sentences
+TAUGHT = "taught"  # those that fine-tuning may use
+UNSEEN = "held-out"  # not in fine-tuning; their denying words ("no", "not", "without") are
+NEGATOR = "negator"  # with a denying word that is not in fine-tuning
+VARIED = "varied"  # for training: more than the taught ones, none held out
 
 
 @dataclass(frozen=True)
 class World:
-    """What a nano data set draws from. pool: objects of its scenes, a repeated one more often. named: objects
-    that sentences deny or ask for."""
+    """The objects, wordings and style of a nano data set."""
 
     name: str
-    pool: tuple[str, ...] = CATEGORIES
-    named: frozenset[str] = frozenset(CATEGORIES)
+    pool: tuple[str, ...] = CATEGORIES  # objects of its scenes; a repeated one is more frequent
+    named: frozenset[str] = frozenset(CATEGORIES)  # objects that sentences deny or ask for
     wording: str = ALL
     style: str = PLAIN
 
 
 _OBJECTS = tuple(category for category in CATEGORIES if category not in HELD_OUT)
 _OLD_OBJECTS = _OBJECTS, frozenset(_OBJECTS)  # (pool, named)
-# About every other object in a scene is held out: a scene then mostly has one that can be asked about.
+# About half of the objects in a scene are held out, so that most scenes have one that can be asked about.
 _NEW_OBJECTS = _OBJECTS + HELD_OUT * 5, frozenset(HELD_OUT)
 NANO = World("nano")
 _WORLDS = (
@@ -400,15 +403,17 @@ _WORLDS = (
     World("nano:unlike", *_NEW_OBJECTS, UNSEEN, SKETCH),
 )
 WORLDS: dict[str, World] = {world.name: world for world in _WORLDS}
-#: What a study reports: the taught world first, then each thing held out, then three of them together.
+#: Names of the worlds that a study reports: the taught one, each aspect held out, three of them together.
 AXES = tuple(name for name, world in WORLDS.items() if world.wording not in (ALL, VARIED))
 
 
 def is_nano(data: str) -> bool:
+    """Whether --data names a nano world: "nano" or "nano:..."."""
     return data == NANO.name or data.startswith(f"{NANO.name}:")
 
 
 def world(data: str) -> World:
+    """The world of a name. Raises UserError."""
     if data not in WORLDS:
         raise unknown("nano world", data, WORLDS)
     return WORLDS[data]

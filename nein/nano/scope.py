@@ -1,4 +1,4 @@
-"""Negation in scope, drawn: pairs of scenes and pairs of sentences, each sentence true of one scene only.
+"""Draw negation in scope: pairs of scenes and pairs of sentences, each sentence true of one scene only.
 
     construction  first scene                          second scene
     except_one    a thing                              that and another of its kind, in another color
@@ -9,11 +9,9 @@
     clause        a thing                              one of its kind, in another color
 
 The sentences are those of `nein.wording.families`; the first of a pair is true of the first scene. Pairs
-differ in how many other things stand in both scenes, and in how many denials stand above the sentence. There
-is none above "There used to be a cup.": it would not be clear what is denied.
-
-An editor is given the first sentence as its instruction, with a scene (`edits`). Of every thing it is known
-whether it must be gone afterwards.
+differ in the number of other things in both scenes, and in the number of denials above the sentence: 0 or 1,
+and 0 for "past", where it would not be clear what is denied. For editors (`iter_edits`) the first sentence is
+the instruction; of every thing it is known whether it must be gone afterwards.
 """
 
 from __future__ import annotations
@@ -29,12 +27,12 @@ from nein.engine.images import write_png
 from nein.nano.data import draw_once
 from nein.nano.scenes import BACKGROUNDS, CATEGORIES, LOOKS, Item, Scene, place, render, rng_for
 from nein.nano.sentences import captions
-from nein.wording.families import CONSTRUCTIONS, DENIES, THINGS, Named, add_article, sentences
+from nein.wording.families import CONSTRUCTIONS, DENIES, THINGS, Named, add_article, write_twins
 
-OTHERS, DEPTHS = (0, 1, 2, 3), (0, 1)
+OTHERS, DEPTHS = (0, 1, 2, 3), (0, 1)  # numbers of other things, of denials above
 Thing = tuple[str, str | None]  # a category and its color, None for any
 Cell = tuple[str, int, int]  # construction, other things, denials above
-#: Of the pairs, in turns.
+#: Cells that the pairs take in turns.
 CELLS: tuple[Cell, ...] = tuple(
     (construction, others, depth)
     for depth in DEPTHS
@@ -44,18 +42,18 @@ CELLS: tuple[Cell, ...] = tuple(
 )
 DATA = "nano:scope"  # `--data` of the edits
 PAIRS_FILE = "scope.json"
-VERSION = 2  # of what is drawn: part of the name of the folder in the cache
+VERSION = 2  # of the drawings, in the name of the cache folder
 EACH = 10  # edits of every cell
 SAMPLES = EACH * len(CELLS)
 _ATTEMPTS = 200  # at drawing a thing of a color
-#: Construction -> things of the first scene, of the second, and of the scene that an editor is given, also
-#: below a denial: t the thing, r and b in either color, o the other thing.
-#:
-#: In an editor's scene what is behind "-" must go, so that the first sentence of a pair is true afterwards;
-#: "Not all cups are red." and "There is a cup that is not blue." are true already. Below a denial it says
-#: that the twin is not true: of a cup and a dog "There is a dog but no cup." is not, so that nothing must go;
-#: of a red and a blue cup "There is a cup that is blue." is, and the blue one must go.
-_SHOWN = {
+# Construction -> things of the first scene, of the second, of an editor's scene, and of one below a denial.
+# t: the thing; r, b: the thing in the first or second color; o: the other thing.
+#
+# In an editor's scene the things after "-" must go, so that the instruction is true afterwards; "Not all cups
+# are red." and "There is a cup that is not blue." are true already. Below a denial the instruction says that
+# the twin is not true. "There is a dog but no cup." is not true of a cup and a dog, so nothing must go;
+# "There is a cup that is blue." is true of a red and a blue cup, so the blue one must go.
+_THINGS = {
     "except_one": ("r", "rb", "r-b", "r-b"),
     "neither_nor": ("", "o", "-to", "to"),
     "scoped": ("t", "o", "t-o", "to"),
@@ -67,63 +65,70 @@ _SHOWN = {
 
 @dataclass(frozen=True)
 class Pair:
-    """Two sentences about `named`, below `depth` denials; the k-th is true of scenes[k], and of no other."""
+    """Two sentences about `named`; the k-th is true of scenes[k] only."""
 
     construction: str
     named: Named
-    others: int
-    depth: int
+    others: int  # other things in both scenes
+    depth: int  # denials above the sentences
     scenes: tuple[Scene, ...]
 
 
 @dataclass(frozen=True)
 class Edit(Pair):
-    """The first sentence as an instruction: `scene` before it, and which of its things stay."""
+    """The first sentence as an instruction for an editor; `scenes` has the scene before the edit alone."""
 
     @property
     def scene(self) -> Scene:
+        """The scene before the edit."""
         return self.scenes[0]
 
     @property
     def stays(self) -> tuple[bool, ...]:
-        staying, _, gone = _SHOWN[self.construction][2 + self.depth].partition("-")
-        return (*[True] * (self.others + len(staying)), *[False] * len(gone))
+        """Whether each thing of the scene stays."""
+        staying, _, gone = _THINGS[self.construction][2 + self.depth].partition("-")
+        return (True,) * (self.others + len(staying)) + (False,) * len(gone)
 
     @property
     def target(self) -> Scene:
+        """The scene after the edit."""
         items = zip(self.scene.items, self.stays, strict=True)
         return replace(self.scene, items=tuple(item for item, stays in items if stays))
 
     @property
     def object(self) -> str:
-        """The object of Removal: it must go or, if nothing must, the sentence names it."""
+        """The object that Removal asks about: it must go, or the sentence names it if nothing must go."""
         if self.construction == "except_one" or (self.construction == "clause" and self.depth):
             return f"{self.named.second} {self.named.thing}"
         return self.named.other if self.construction == "scoped" else self.named.thing
 
 
-def pairs(split: str, count: int) -> Iterator[Pair]:
-    """`count` pairs, those of CELLS in turns."""
+def iter_pairs(split: str, count: int) -> Iterator[Pair]:
+    """Yield `count` pairs, the cells in turns."""
     return (Pair(*facts) for facts in _draw_fields(split, count, "scope", CELLS))
 
 
-def edits(split: str, count: int) -> Iterator[Edit]:
-    """`count` edits, cells in turns, the first EACH of those without a denial above before the others."""
-    cells = [cell for depth in DEPTHS for cell in [c for c in CELLS if c[2] == depth] * EACH]
+def iter_edits(split: str, count: int) -> Iterator[Edit]:
+    """Yield `count` edits, cells in turns: `EACH` of every cell without a denial above, then the others."""
+    cells: list[Cell] = []
+    for depth in DEPTHS:
+        cells += [cell for cell in CELLS if cell[2] == depth] * EACH
     return (Edit(*facts) for facts in _draw_fields(split, count, "scope edits", cells))
 
 
 def _draw_fields(split: str, count: int, purpose: str, cells: Sequence[Cell]) -> Iterator[tuple[Any, ...]]:
-    """The fields of `count` pairs or edits, those of `cells` in turns."""
+    """Yield the fields of `count` pairs ("scope") or edits ("scope edits"), the cells in turns."""
     total = index = 0
     while total < count:
-        rng, (construction, others, depth) = rng_for(split, index, purpose), cells[total % len(cells)]
+        rng = rng_for(split, index, purpose)
+        construction, others, depth = cells[total % len(cells)]
         index += 1
         thing = rng.choice([name for name in THINGS if len(LOOKS[name].colors) > 1])
         other = rng.choice([name for name in THINGS if name != thing])
         named = Named(thing, other, *rng.sample(LOOKS[thing].colors, 2))
-        letters = _SHOWN[construction][:2] if purpose == "scope" else _SHOWN[construction][2 + depth :][:1]
-        scenes = _draw_scenes(rng, named, others, letters)
+        letters = _THINGS[construction]
+        groups = letters[:2] if purpose == "scope" else letters[2 + depth : 3 + depth]
+        scenes = _draw_scenes(rng, named, others, groups)
         if scenes is not None:
             total += 1
             yield construction, named, others, depth, scenes
@@ -132,7 +137,7 @@ def _draw_fields(split: str, count: int, purpose: str, cells: Sequence[Cell]) ->
 def _draw_scenes(
     rng: random.Random, named: Named, others: int, letter_groups: Sequence[str]
 ) -> tuple[Scene, ...] | None:
-    """A scene per entry of `letter_groups`, alike but for its things; None without room."""
+    """A scene for each group of letters of `_THINGS`, else alike; None without room."""
     background, seed = rng.choice(tuple(BACKGROUNDS)), rng.randrange(200)
     things: dict[str, Thing] = {"t": (named.thing, None), "o": (named.other, None)}
     things |= {"r": (named.thing, named.color), "b": (named.thing, named.second)}
@@ -152,9 +157,10 @@ Items = tuple[Item, ...]
 
 
 def _add_things(rng: random.Random, things: Sequence[Thing], items: Items) -> Items | None:
-    for kind, color in things:
+    """The items and further ones of the given categories and colors; None without room."""
+    for category, color in things:
         for _ in range(_ATTEMPTS):
-            item = place(rng, kind, items)
+            item = place(rng, category, items)
             if item is None:
                 return None
             if color in (None, item.color):
@@ -178,10 +184,10 @@ def ensure(split: str) -> Path:
 
 
 def write_pairs(root: Path, split: str, count: int) -> None:
-    """`scope.json` and images/: caption k is true of image k; `denies`: whether it has a denying word."""
+    """Write `scope.json` and images/: caption k is true of image k; denies_k: it has a denying word."""
     rows = []
-    for number, pair in enumerate(pairs(split, count)):
-        texts = sentences(pair.construction, pair.named, pair.depth)
+    for number, pair in enumerate(iter_pairs(split, count)):
+        texts = write_twins(pair.construction, pair.named, pair.depth)
         row: dict[str, str | int | bool] = {}
         for k, (scene, text) in enumerate(zip(pair.scenes, texts, strict=True)):
             row[f"image_{k}"] = f"images/{number:05d}_{k}.png"
@@ -193,11 +199,11 @@ def write_pairs(root: Path, split: str, count: int) -> None:
 
 
 def write(root: Path, split: str, count: int) -> None:
-    """Writes `count` edits in NeIn's layout, with {family, object, others, depth, things: [{name, stays,
+    """Write `count` edits in NeIn's layout, with {family, object, others, depth, things: [{name, stays,
     without}]}: without_<split>/<without>.png is the sample without the thing."""
     targets, samples, without = (root / f"{name}_{split}" for name in ("coco_for", "nein", "without"))
     records = []
-    for number, edit in enumerate(edits(split, count), start=1):
+    for number, edit in enumerate(iter_edits(split, count), start=1):
         source, sample = f"COCO_{number:012d}", f"NeIn_{number:012d}_1"
         write_png(targets / f"{source}.png", render(edit.target))
         write_png(samples / f"{sample}.png", render(edit.scene))
@@ -210,7 +216,7 @@ def write(root: Path, split: str, count: int) -> None:
         record = {
             "COCO": source,
             "T_original": captions(edit.target, rng_for(split, number, "scope captions"), 1)[0],
-            "T_negative": sentences(edit.construction, edit.named, edit.depth)[0],
+            "T_negative": write_twins(edit.construction, edit.named, edit.depth)[0],
             "T_generated": f"Add {add_article(edit.object)}.",
             "NeIn": sample,
         }
@@ -220,5 +226,5 @@ def write(root: Path, split: str, count: int) -> None:
 
 
 def _write_last(path: Path, rows: Sequence[Any]) -> None:
-    """The file that says that all is there."""
+    """Write the file whose presence shows a complete folder."""
     path.write_text(f"{json.dumps(rows, indent=1, ensure_ascii=False)}\n", encoding="utf-8")

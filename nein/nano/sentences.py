@@ -1,6 +1,6 @@
-"""English for scenes: captions, and two-choice questions with their negations.
+"""Write English about nano scenes: captions, and two-choice questions with their negations.
 
-Captions and affirmative questions hold no negated word.
+Captions and affirmative questions have no negated word. The order of random numbers decides the nano data.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from nein.nano.scenes import CATEGORIES, LOOKS, NANO, PALETTE, SIZE, Item, Scene
 from nein.wording.families import indefinite
 
 TABLES = json.loads(Path(__file__).with_name("wordings.json").read_text(encoding="utf-8"))
-#: Background -> nouns that are true of it, phrases that say where things are, and what it is a view of.
+#: Background -> nouns that are true of it, phrases of place ("on the grass"), views ("a green field").
 PLACES: dict[str, tuple[list[str], list[str], list[str]]] = TABLES["places"]
 
 
 def names(category: str) -> tuple[str, ...]:
-    """The category and its synonyms in captions, also its last word ("hydrant") if people use it."""
+    """The category and its synonyms in captions, such as "hydrant"."""
     return (category, *TABLES["synonyms"].get(category, ()))
 
 
@@ -33,7 +33,8 @@ def plural(noun: str) -> str:
     return engine().plural_noun(noun) or noun
 
 
-def _noun_phrase(rng: random.Random, category: str, group: list[Item]) -> str:
+def _name_group(rng: random.Random, category: str, group: list[Item]) -> str:
+    """A noun phrase for the objects of a category: "three dogs", "a red cup", "a hydrant"."""
     noun = rng.choice(names(category)) if rng.random() < 0.25 else category
     if len(group) > 1:
         return f"{engine().number_to_words(len(group))} {plural(noun)}"
@@ -43,7 +44,7 @@ def _noun_phrase(rng: random.Random, category: str, group: list[Item]) -> str:
 
 
 def caption(scene: Scene, rng: random.Random) -> str:
-    """Like a person's caption it may leave an object out."""
+    """One caption; like a person's, it may leave an object out."""
     _, settings, views = PLACES[scene.background]
     place, view = rng.choice(settings), rng.choice(views)
     categories = list(scene.categories)
@@ -54,8 +55,8 @@ def caption(scene: Scene, rng: random.Random) -> str:
         text = rng.choice((f"a quiet view of {view}", f"{view} and wide open space", f"a picture of {view}"))
         return f"{text[0].upper()}{text[1:]}."
     groups = [[item for item in scene.items if item.category == category] for category in categories]
-    phrases = [_noun_phrase(rng, *named) for named in zip(categories, groups, strict=True)]
-    listing = " and ".join(filter(None, (", ".join(phrases[:-1]), phrases[-1])))
+    phrases = [_name_group(rng, name, group) for name, group in zip(categories, groups, strict=True)]
+    listing = phrases[0] if len(phrases) == 1 else f"{', '.join(phrases[:-1])} and {phrases[-1]}"
     one_first = len(groups[0]) == 1
     options = [
         f"{listing} {place}",
@@ -92,14 +93,12 @@ def captions(scene: Scene, rng: random.Random, count: int = 5) -> list[str]:
 
 
 # --- Questions ----------------------------------------------------------------------------------------------
-
-
 KINDS = ("presence", "colour", "count", "position")
+#: Kind -> (question, negated question), with {thing} for an object's name and {side} for a direction.
 Pairs = dict[str, list[tuple[str, str]]]
-#: Kind -> (question, negated question), with {thing} for an object's name and {side} for a direction. The
-#: last negated wording of every kind is held out: no model is taught it. NEGATORS: the same affirmed
-#: questions, denied by a word that occurs in none of these. MORE: for training, neither held out nor there.
-WORDINGS, NEGATORS, MORE = (Pairs(TABLES[name]) for name in ("questions", "negators", "more"))
+WORDINGS = Pairs(TABLES["questions"])  # the last pair of every kind is held out from training
+NEGATORS = Pairs(TABLES["negators"])  # the same affirmative questions, denied by a word that no other has
+MORE = Pairs(TABLES["more"])  # further ones, for training only
 #: Wording of a world -> the questions asked in it.
 ASKED: dict[str, Pairs] = {
     scenes.ALL: WORDINGS,
@@ -108,24 +107,25 @@ ASKED: dict[str, Pairs] = {
     scenes.NEGATOR: NEGATORS,
     scenes.VARIED: {kind: [*pairs[:-1], *MORE[kind]] for kind, pairs in WORDINGS.items()},
 }
+# Direction -> (axis, sign): axis 0 is x, to the right; axis 1 is y, downward.
 SIDES = {"to the left of": (0, -1), "to the right of": (0, 1), "above": (1, -1), "below": (1, 1)}
 _CLEAR = 7.0  # pixels between centers (or from the middle of the image) for a direction to be clear
 
 
 @dataclass(frozen=True)
 class Question:
-    """right, wrong: the options, for `question`; held_out: the wording of `negated` is kept from training."""
+    """A two-choice question, its negation, and the two options."""
 
     kind: str
     question: str
     negated: str
-    right: str
+    right: str  # the answer to `question`, not to `negated`
     wrong: str
-    held_out: bool = False
+    held_out: bool = False  # whether the wording of `negated` is kept from training
 
 
 def question_scene(split: str, index: int, world: World = NANO) -> Scene:
-    """Two to four objects."""
+    """A scene of two to four objects."""
     rng = rng_for(split, index, "question-scene")
     return sample_scene(rng, rng.choice((2, 3, 3, 4)), world.pool)
 
@@ -133,12 +133,15 @@ def question_scene(split: str, index: int, world: World = NANO) -> Scene:
 def ask(
     rng: random.Random, scene: Scene, kind: str, world: World = NANO, wordings: Pairs | None = None
 ) -> Question | None:
-    """A random question of a kind with a known answer; None when the scene allows none."""
+    """A random question of a kind with a known answer; None when the scene allows none.
+
+    wordings  Pairs to choose from (default: those of the world).
+    """
     wording, thing, side = kind, "", ""
     counts = Counter(item.category for item in scene.items)
     single = [item for item in scene.items if counts[item.category] == 1 and item.category in world.named]
     present = [category for category in scene.categories if category in world.named]
-    absent = [c for c in CATEGORIES if c in world.named and c not in scene.categories]
+    absent = [name for name in CATEGORIES if name in world.named and name not in scene.categories]
     if kind == "presence":
         if not present or not absent:
             return None
@@ -155,15 +158,18 @@ def ask(
         count = len(scene.items)
         right, wrong = str(count), str(rng.choice([n for n in (2, 3, 4) if n != count]))
     else:
+        # Position: in which half of the image an object is, or which object is beside another.
         halves = [(i, axis) for i in single for axis in (0, 1) if abs(i.center[axis] - SIZE / 2) >= _CLEAR]
         if rng.random() < 0.5 and halves:
             wording = "side"
             item, axis = rng.choice(halves)
-            ends = (("left", "right"), ("top", "bottom"))[axis]
-            thing, (right, wrong) = item.category, ends if item.center[axis] < SIZE / 2 else ends[::-1]
+            right, wrong = (("left", "right"), ("top", "bottom"))[axis]
+            if item.center[axis] >= SIZE / 2:
+                right, wrong = wrong, right
+            thing = item.category
         else:
-            relations = list(_relations(single))
-            hard = [relation for relation in relations if relation[3]]
+            relations = list(_iter_relations(single))
+            hard = [relation for relation in relations if relation[3]]  # with an object on the other side
             if not relations:
                 return None
             thing, side, ahead, behind = rng.choice(hard if hard and rng.random() < 0.7 else relations)
@@ -176,8 +182,9 @@ def ask(
     return Question(kind, question, negated, right, wrong, held_out=pair == WORDINGS[wording][-1])
 
 
-def _relations(single: list[Item]) -> Iterator[tuple[str, str, list[str], list[str]]]:
-    """Every (reference, direction, what is there, what is on the other side) with something there."""
+def _iter_relations(single: list[Item]) -> Iterator[tuple[str, str, list[str], list[str]]]:
+    """Yield (reference, direction, objects there, objects on the other side) for directions with an
+    object."""
     for reference in single:
         for side, (axis, sign) in SIDES.items():
             away = [((i.center[axis] - reference.center[axis]) * sign, i.category) for i in single]
@@ -187,7 +194,7 @@ def _relations(single: list[Item]) -> Iterator[tuple[str, str, list[str], list[s
 
 
 def iter_questions(split: str, count: int, world: World = NANO) -> Iterator[tuple[int, Scene, Question]]:
-    """`count` (scene number, scene, question), one of each kind per scene."""
+    """Yield `count` (scene number, scene, question), one question of each kind per scene."""
     total = index = 0
     while total < count:
         scene = question_scene(split, index, world)

@@ -1,4 +1,4 @@
-"""Folders of the shipped nano models, in the layout of the libraries that load them.
+"""Find the folders of the shipped nano models, in the layout of the libraries that load them.
 
 A model derived from another (`BASES`) is stored as a difference: its own files, and the tensors that changed.
 `path` merges it with its base, in the cache folder, on first use.
@@ -21,10 +21,10 @@ BASES = {
     "negvqa": "llava",
     "negvqa-negated": "negvqa",
 }
-# Changed tensors of a derived model, and the file of its base that they are merged into.
+# Changed tensors of a derived model (a UNet, another one), and the file of its base that takes them.
 CHANGES, UNET = Path("unet", "changes.safetensors"), Path("unet", "diffusion_pytorch_model.safetensors")
 MODEL_CHANGES, MODEL = Path("changes.safetensors"), Path("model.safetensors")
-#: Files that a derived model does not take from its base.
+# Files that a derived model does not take from its base.
 _UNSHARED = ("README.md", "training*.json", "judged.json")
 #: Further names of models.
 ALIASES = {"fid": "dino"}
@@ -37,7 +37,7 @@ def available() -> tuple[str, ...]:
 
 
 def path(name: str) -> Path:
-    """The complete folder of a model. Raises ValueError for an unknown name."""
+    """The complete folder of a model or alias. Raises ValueError for an unknown name."""
     model = ALIASES.get(name, name)
     if model not in available():
         near = near_match(name, available())
@@ -48,12 +48,12 @@ def path(name: str) -> Path:
 
 def complete(name: str, base: Path, root: Path | None = None) -> Path:
     """Merge a derived model of the zoo `root` with its base's folder, in a folder of the user's cache."""
-    files = {
-        file.relative_to(folder): file  # a file of the model replaces its base's
-        for folder in (base, (root or ZOO) / name)
-        for file in sorted(folder.rglob("*"))
-        if file.is_file() and not (folder == base and any(map(file.match, _UNSHARED)))
-    }
+    files: dict[Path, Path] = {}  # path in the merged folder -> file
+    for folder in (base, (root or ZOO) / name):  # a file of the model replaces its base's
+        for file in sorted(folder.rglob("*")):
+            is_shared = folder != base or not any(file.match(pattern) for pattern in _UNSHARED)
+            if file.is_file() and is_shared:
+                files[file.relative_to(folder)] = file
     digest = hashlib.sha256()
     for relative, file in sorted(files.items()):
         digest.update(f"{relative}:".encode())

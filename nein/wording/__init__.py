@@ -1,1 +1,1 @@
-"""Sentences and words: templates of instructions, families of negation, the grammar of nouns."""
+"""Sentences with negation: writing them from templates (`families`), and reading them (`denials`)."""

@@ -1,11 +1,9 @@
-"""A rule that finds the objects which an English sentence denies.
+"""Find the objects that an English sentence denies, by a rule over spaCy's tags; remove a question's denial.
 
 A cue ("no", "without", "lacks", "free of", "missing", "except" after "all") denies the noun phrase that
 follows it, or the one before it: "a cup is missing"; but "absent is a cup". A "not" is a cue if its verb
 asserts existence: "does not have", "is not in the image", but not "is not brown". Two denials cancel out:
-"is not without a cat". "No one" and "unoccupied" deny a person.
-
-The rule knows neither the objects' names nor whether a sentence is negative.
+"is not without a cat". "No one" and "unoccupied" deny a person. The rule has no list of objects.
 """
 
 from __future__ import annotations
@@ -17,27 +15,26 @@ from typing import Any
 
 from nein.wording.families import plural
 
-#: Heads of noun phrases that name no object: the image itself, and words of idioms ("no sign of").
+# Heads of noun phrases that name no object: the image itself, and words of idioms ("no sign of").
 SETTING = frozenset(
     """image picture photo photograph shot scene view sight frame part case presence absence anything
     everything nothing something everyone nobody all none it they this that there here one trace sign time
     place rest""".split()
 )
-#: Cues that deny the phrase after them, or, where no object follows, the one before: "none of it is seen".
+# Cues that deny the phrase after them, or the one before if no object follows: "a cat is no longer seen".
 FOLLOWED = tuple(
     "no,neither,nor,no longer,not a single,no sign of,no trace of,without,lack,absence of,absent of,free of,"
     "devoid of,void of,empty of,vacant of,bare of,clear of,rather than,instead of,never,used to be,exclude,"
     "omit,hardly any,zero,unaccompanied by,unattended by,unoccupied by".split(",")
 )
-#: Cues that deny the phrase before them, or the one that follows at once: "missing is a cup".
+# Cues that deny the phrase before them ("cup - free"), or the one that follows at once: "missing is a cup".
 PRECEDED = tuple("missing,absent,nowhere,gone,not part of,used to be there,lacking,- free,- less".split(","))
-SOMEBODY = frozenset("one anyone anybody".split())  # a person, denied by a cue: "no one", "without anybody"
-#: Cues that deny a person without naming one.
-NOBODY = frozenset("nobody unoccupied uninhabited unattended".split())
-#: Cues that deny what follows if a word of `EVERYTHING` stands before them.
+SOMEBODY = frozenset("one anyone anybody".split())  # name a person: "no one", "without anybody"
+NOBODY = frozenset("nobody unoccupied uninhabited unattended".split())  # deny a person without naming one
+# Cues that deny the phrase after them if a word of `EVERYTHING` is before them.
 EXCEPTIONS = ("but", "except", "except for", "besides", "apart from", "other than", "save for", "bar")
 EVERYTHING = frozenset("everything all anything everyone".split())
-#: Verbs and complements that assert existence, so that a "not" with them is a cue.
+# Verbs and complements that assert existence, so that a "not" with them is a cue.
 EXISTENCE = frozenset(
     """have contain show include feature depict display want need be appear exist see find visible there
     here present true any""".split()
@@ -49,10 +46,12 @@ _DETERMINERS = frozenset(
 _PARTIAL = frozenset("all every only just merely everything everyone".split())
 _CONNECTING = frozenset("and but or with while is are does do has have , there".split())
 _LONGEST = 4  # words of a cue
-_IDIOMS = frozenset("sign trace of used to be there a single part than".split())
-_CUE_WORDS = frozenset(word for cue in (*FOLLOWED, *PRECEDED) for word in cue.split()) - _IDIOMS
+# Words of cues that are no cue alone.
+_NO_CUE_ALONE = frozenset("sign trace of used to be there a single part than".split())
+_CUE_WORDS = frozenset(word for cue in (*FOLLOWED, *PRECEDED) for word in cue.split()) - _NO_CUE_ALONE
 
 
+# --- reading sentences -----------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Denials:
     """The objects of a sentence, without their articles, in order."""
@@ -65,29 +64,30 @@ class Denials:
 
 @dataclass
 class _Phrase:
-    """A noun phrase doc[start:end], or, if given, `name`. denied: number of denials."""
+    """A noun phrase, the words doc[start:end]."""
 
     start: int
     end: int
-    article: bool
-    denied: int = 0
-    name: str = ""
+    article: bool  # whether the word before it is an article or another determiner
+    denied: int = 0  # number of denials
+    name: str = ""  # if given, in place of the words
 
 
 def read(sentences: Sequence[str]) -> list[Denials]:
-    """Finds the objects that each sentence denies or affirms. Raises MetricError without spaCy's model."""
+    """Find the objects that each sentence denies or affirms. Raises MetricError without spaCy's model."""
     from nein.metrics.presence import spacy_model
 
     plain = [sentence.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'") for sentence in sentences]
-    return [_read(doc) for doc in spacy_model().pipe(plain)]
+    return [_read_parsed(doc) for doc in spacy_model().pipe(plain)]
 
 
-def _read(doc: Any) -> Denials:
+def _read_parsed(doc: Any) -> Denials:
+    """Find the cues from left to right, and count the denials of each phrase: an odd number is absence."""
     phrases = list(_iter_phrases(doc))
     words = [token.lower_ for token in doc]
     lemmas = [token.lemma_.lower() for token in doc]
     index = 0
-    left_out = set[int]()  # indices of the words of cues and of what they deny
+    left_out = set[int]()  # indices of the words of cues and of the phrases that they deny
     while index < len(words):
         for length in range(_LONGEST, 0, -1):  # the longest cue that begins here
             cue = {" ".join(form[index : index + length]) for form in (words, lemmas)}
@@ -126,15 +126,16 @@ def _keep_affirmed(doc: Any, phrases: Sequence[_Phrase], left_out: set[int]) -> 
 
 
 def _iter_phrases(doc: Any) -> Iterator[_Phrase]:
-    """Yields the noun phrases that name objects: runs of adjectives and nouns. spaCy's chunks are no use: its
-    parser errs more often than its tagger, and takes "an oven but no chair" for one."""
+    """Yield the noun phrases that name objects: runs of adjectives and nouns. spaCy's noun chunks come from
+    its parser, which errs more often than its tagger: "an oven but no chair" is one chunk."""
     start = 0
     while start < len(doc):
         end = start
         while end < len(doc) and _may_name(doc, end):
             end += 1
         next_start = max(end, start + 1)
-        if (person := _find_person(doc, start)) is not None:
+        person = _find_person(doc, start)
+        if person is not None:
             yield person
             start = person.end
             continue
@@ -151,7 +152,7 @@ def _iter_phrases(doc: Any) -> Iterator[_Phrase]:
 
 
 def _find_person(doc: Any, index: int) -> _Phrase | None:
-    """The person at a word: denied by "unoccupied" itself, by another word in "no one" and "anyone"."""
+    """A phrase for the person that a word implies: "unoccupied" also denies it, "one" and "anyone" do not."""
     word, before = doc[index].lower_, doc[index - 1].lower_ if index else ""
     predicate = doc[index].dep_ != "amod"  # "the bench is unoccupied", not "an unattended bag"
     if word in NOBODY and predicate and doc[index : index + 2].text.lower() != f"{word} by":
@@ -162,7 +163,7 @@ def _find_person(doc: Any, index: int) -> _Phrase | None:
 
 
 def _may_name(doc: Any, index: int) -> bool:
-    """Whether a word may be part of the name of an object."""
+    """Whether a word may be part of the name of an object, by its tag and the words before it."""
     token = doc[index]
     if token.lower_ in _DETERMINERS or _is_cue(token) or _find_person(doc, index):
         return False
@@ -185,7 +186,8 @@ def _announces_object(token: Any) -> bool:
 def _find_denied(
     doc: Any, words: list[str], cue: set[str], start: int, end: int, phrases: list[_Phrase]
 ) -> list[_Phrase] | None:
-    """The phrases denied by the cue doc[start:end], given as written and as lemmas; None without a cue."""
+    """The phrases denied by the cue doc[start:end], given as written and as lemmas; None if it is no cue.
+    words, phrases: all of the sentence."""
     following = [phrase for phrase in phrases if phrase.start >= end]
     # A denial ends where a new clause begins.
     following = [phrase for phrase in following if not {"but", ";", "."} & set(words[end : phrase.start])]
@@ -208,7 +210,7 @@ def _find_denied(
 
 
 def _find_inverted(words: list[str], end: int, following: list[_Phrase]) -> list[_Phrase]:
-    """The phrases that follow a cue of `PRECEDED` and are denied by it: "missing is a cup", "absent from the
+    """Those of the phrases after a cue of `PRECEDED` that it denies: "missing is a cup", "absent from the
     image is a cup"; none in "a cup is missing from the image"."""
     if words[end : end + 1] == ["from"]:
         verbs = [index for index in range(end, len(words)) if words[index] in ("is", "are")]
@@ -222,7 +224,8 @@ def _find_inverted(words: list[str], end: int, following: list[_Phrase]) -> list
 
 
 def _join_phrases(words: list[str], phrases: list[_Phrase], *, any_article: bool) -> list[_Phrase]:
-    """The first phrase and those joined to it: both of "no cats or dogs", the first of "no cat and a dog"."""
+    """The first phrase and those joined to it: both of "no cats or dogs", the first of "no cat and a dog".
+    any_article: join also a phrase with its own article after "and"."""
     joined = phrases[:1]
     for phrase in phrases[1:]:
         between = set(words[joined[-1].end : phrase.start]) - _DETERMINERS
@@ -250,7 +253,8 @@ def _is_cue(token: Any) -> bool:
     return token.lemma_.lower() in _CUE_WORDS
 
 
-#: Pattern of a denial -> its replacement; of two that match at one place, the first is taken.
+# --- removing a denial -----------------------------------------------------------------------------------
+# Pattern of a denial -> its replacement; where two match, the first one counts.
 _DENIALS = {
     r"\bcan(?:not|'t)\b": "can",
     r"\bwon't\b": "will",
@@ -268,8 +272,8 @@ _DENIALS = {
 
 
 def remove_denial(question: str) -> str | None:
-    """The question without its denial: "Where isn't the cat?" -> "Where is the cat?"; None unless it has just
-    one. The rule misses "a wrong number"; "not only" and "not all" are no denials of the answer."""
+    """The question without its denial: "Where isn't the cat?" -> "Where is the cat?"; None unless it has
+    exactly one. The rule misses "a wrong number"; "not only" and "not all" do not deny the answer."""
     plain = question.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
     if re.search(r"\bnot (?:only|just|all|every)\b", plain, re.IGNORECASE):
         return None
@@ -281,14 +285,15 @@ def remove_denial(question: str) -> str | None:
     return plain[: match.start()] + replacement + plain[match.end() :]
 
 
-#: Fate of a denied thing in a rewriter's text.
+# --- judging a rewriter's text ---------------------------------------------------------------------------
+#: What may become of a denied thing in a rewriter's text.
 OUTCOMES = {
     "removed": "the text asks for its removal",
     "denied": "the text still denies it",
     "dropped": "the text does not name it",
     "affirmed": "the text names it as something that is there",
 }
-#: A verb of removal and the words up to a thing's name; not "Remove the dog but keep" before "the cup".
+# A verb of removal and the words up to a thing's name; not "Remove the dog but keep" before "the cup".
 _REMOVING = (
     r"\b(?:remov|eras|delet|eliminat|clear|strip|take out|take away|get rid of)\w*\b"
     r"(?:(?!\b(?:keep|leave|preserve)\b).)*?|\breplac\w*\b(?:(?!\b(?:with|by)\b).)*?"
@@ -296,7 +301,7 @@ _REMOVING = (
 
 
 def find_outcome(text: str, thing: str) -> tuple[str | None, str]:
-    """(key of `OUTCOMES`, "") for `thing` in a rewriter's `text`; (None, reason) if the rule cannot tell."""
+    """A key of `OUTCOMES` for `thing` in `text`, and ""; or None and the reason why the rule cannot tell."""
     pattern = rf"(?<![\w-])(?:{re.escape(thing)}|{re.escape(plural(thing))})(?![\w-])"
     if not re.search(pattern, text, re.IGNORECASE):
         return "dropped", ""

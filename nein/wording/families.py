@@ -1,10 +1,8 @@
-"""Negation beyond "no X": families of sentences, each with a label that every result keeps.
+"""Write English sentences that deny an object, and read the object back from them.
 
-The thirteen templates of NeIn are the family "plain". The paper names the others as future work; their
-sentences are this project's. In most the object S must go; in those of STAYS it must stay.
-
-Slots: {S} the object's name, {a S} with its article, {the S}, {S+} its plural, {is S} "is" or "are" in
-agreement; T is a second absent object, A an object that is there and must stay.
+In this order: templates by family of negation, sentences from templates, objects and templates from
+sentences, negation in scope, names of things. The thirteen templates of NeIn are the family "plain"; the
+paper names the other families as future work, and their sentences are this project's.
 """
 
 from __future__ import annotations
@@ -18,25 +16,24 @@ from dataclasses import dataclass
 from nein.metrics.plurals import UNCOUNTABLE, engine, is_plural
 
 
+# --- templates by family ---------------------------------------------------------------------------------
+# Slots: {S} the object's name, {a S} with its article, {the S}, {S+} its plural, {is S} "is" or "are" in
+# agreement; T is a second absent object, A an object that is there and must stay.
 @dataclass(frozen=True)
 class Family:
-    """Templates of one kind of negation, with " / " between them.
+    """Templates of one kind of negation."""
 
-    needs  Which other objects the sentences name: "" none, "T" a second absent one, "A" one that is there.
-    stays  The sentence says that the object is there: the right edit is none.
-    """
-
-    text: str
-    needs: str = ""
-    stays: bool = False
+    text: str  # templates with " / " between them
+    needs: str = ""  # other objects that they name: "" none, "T" a second absent one, "A" one that is there
+    stays: bool = False  # whether the sentences say that the object is there: the right edit changes nothing
 
     @property
     def templates(self) -> tuple[str, ...]:
         return tuple(self.text.split(" / "))
 
 
-#: NeIn's, in the order of the authors' code. Source: Bui et al., "NeIn: Telling What You Don't Want" (CVPR
-#: Workshops 2025), Table 2; github.com/tanbuinhat/NeIn, generation_phase.
+# NeIn's templates, in the order of the authors' code. Source: Bui et al., "NeIn: Telling What You Don't Want"
+# (CVPR Workshops 2025), Table 2; github.com/tanbuinhat/NeIn, generation_phase.
 _PLAIN = (
     "The image doesn't have any {S}. / The image does not have any {S}. / The image cannot have any {S}. / "
     "No {S} present in the image. / No {S} in the image. / The image is without {S}. / Not a single {S} in "
@@ -59,9 +56,8 @@ FAMILIES: dict[str, Family] = {
         "image shows everything but {the S}."
     ),
     "neither_nor": Family(
-        "Neither {a S} nor {a T} {is T} in the image. / The image has neither {a S} nor {a T}. / There {is "
-        "S} "
-        "neither {a S} nor {a T} in sight.",
+        "Neither {a S} nor {a T} {is T} in the image. / The image has neither {a S} nor {a T}. / "
+        "There {is S} neither {a S} nor {a T} in sight.",
         needs="T",
     ),
     "scoped": Family(
@@ -71,8 +67,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "contrastive": Family(
         "The image shows {a A}, not {a S}. / {a A} rather than {a S}. / {a A} instead of {a S}. / Not {a S} "
-        "but "
-        "{a A}.",
+        "but {a A}.",
         needs="A",
     ),
     "double_negation": Family(
@@ -91,14 +86,14 @@ FAMILIES: dict[str, Family] = {
         "An image free of any {S}."
     ),
 }
-#: Families that name a color, and so are said of scenes alone whose drawing is known (`nein.nano.scope`).
+#: Families that name a color, and so need scenes whose drawing is known (`nein.nano.scope`).
 DRAWN = ("except_one", "not_all")
 LABELS = (*FAMILIES, *DRAWN)
 #: Families whose sentences are true of an image without the object, and of no other.
 DENYING = ("plain", "implicit")
-#: A family of its own: of every sample four, the instruction affirmed and denied, the object there and not.
+#: A family apart: it makes four samples of each, the instruction affirmed or denied, the object there or not.
 MINIMAL_PAIRS = "minimal_pairs"
-#: Label of a sample of it -> (caption, image) as `nein.statistics.two_way` counts them: 0 affirmed, there.
+#: Label of a minimal pair -> (caption, image) in `nein.statistics.two_way`: 0 for affirmed and for there.
 CELLS = {
     f"{caption}, {image}": (row, column)
     for row, caption in enumerate(("affirmed", "denied"))
@@ -106,36 +101,38 @@ CELLS = {
 }
 #: Families in which the right edit keeps the object.
 STAYS = frozenset([*(label for label, family in FAMILIES.items() if family.stays), "not_all"])
-_SINGULAR_ONLY = "Not a single"
 
 
-def choices(label: str, noun: str, protocol: str) -> list[int]:
+# --- sentences from templates ----------------------------------------------------------------------------
+def list_templates(label: str, noun: str, protocol: str) -> list[int]:
     """Indices of the templates that fit `noun`: not "Not a single skis", except under protocol "paper"."""
     templates = FAMILIES[label].templates
     if protocol == "paper" or not is_plural(noun):
         return list(range(len(templates)))
-    return [index for index, text in enumerate(templates) if not text.startswith(_SINGULAR_ONLY)]
+    return [index for index, text in enumerate(templates) if not text.startswith("Not a single")]
 
 
-def sentence(
+def write_sentence(
     label: str, index: int, noun: str, *, second: str = "", present: str = "", protocol: str = "fixed"
 ) -> str:
     """The sentence of template `index` of a family.
 
-    second    T, another absent object; present: A, one that is there. Needed by families that name them.
-    protocol  "paper": NeIn's released sentences, whatever the number of the name, and the article by the
-              first letter; "fixed": agreement, and the article by sound.
+    second, present  T and A, for families that name them.
+    protocol         "paper": as in NeIn's released sentences, "is" also after a plural, and the article by
+                     the
+                     first letter; "fixed": agreement in number, and the article by sound.
     """
     return fill_template(FAMILIES[label].templates[index], {"S": noun, "T": second, "A": present}, protocol)
 
 
 def affirm(template: int | None, noun: str) -> str:
-    """The affirmed form of template 0..12 of `NEGATIVE_TEMPLATES`; None: "There is a cat ..."."""
+    """The affirmed form of template 0..12 of `NEGATIVE_TEMPLATES`; of None "There is a cat in the image."."""
     return fill_template(_ANOTHER if template is None else AFFIRMED[template], {"S": noun}, "fixed")
 
 
 def fill_template(template: str, named: Mapping[str, str], protocol: str) -> str:
-    """The sentence with the names in its slots, by protocol (`sentence`); its first letter is a capital."""
+    """The template with its slots filled, beginning with a capital. named: slot -> object; protocol: see
+    `write_sentence`."""
 
     def fill(slot: re.Match[str]) -> str:  # "{is S}" -> "are" for skis
         word, noun, many = slot.group(1) or "", named[slot.group(2)], slot.group(3)
@@ -153,30 +150,31 @@ def fill_template(template: str, named: Mapping[str, str], protocol: str) -> str
 
 def indefinite(phrase: str) -> str:
     """The phrase with "an" before a written vowel, else "a": NeIn's rule, which also says "a scissors"."""
-    return f"{'an' if phrase[:1].lower() in tuple('aeiou') else 'a'} {phrase}"
+    return f"an {phrase}" if phrase.lower().startswith(tuple("aeiou")) else f"a {phrase}"
 
 
-def negative_sentence(template: int, noun: str) -> str:
-    """The negative sentence of template 0..12 for an object."""
+def write_negative(template: int, noun: str) -> str:
+    """NeIn's negative sentence of template 0..12 for an object."""
     return fill_template(NEGATIVE_TEMPLATES[template], {"S": noun}, "paper")
 
 
-def addition(noun: str) -> str:
-    """The sentence NeIn's own generation used: "Add a cat."."""
+def write_addition(noun: str) -> str:
+    """The instruction with which NeIn's images were made: "Add a cat."."""
     return f"Add {indefinite(noun)}."
 
 
-def removal(noun: str) -> str:
-    """The affirmative twin of a negative instruction: "Remove the cat."."""
+def write_removal(noun: str) -> str:
+    """The affirmative instruction to remove an object: "Remove the cat."."""
     return f"Remove the {noun}."
 
 
+# --- objects and templates from sentences ----------------------------------------------------------------
 @functools.lru_cache(10_000)
-def template_of(sentence: str, noun: str) -> int | None:
-    """The template (0..12) of a negative sentence; None for another sentence."""
+def find_template(sentence: str, noun: str) -> int | None:
+    """The template (0..12) of a negative sentence; None for a sentence of another form."""
     target, name = sentence.strip().rstrip(".").casefold(), noun.casefold()
     for index in range(len(NEGATIVE_TEMPLATES)):
-        text = negative_sentence(index, noun).rstrip(".").casefold()
+        text = write_negative(index, noun).rstrip(".").casefold()
         if target in (text, text.replace(f"{name} is ", f"{name} are ")):  # "skis are": agreement mended
             return index
     return None
@@ -186,61 +184,55 @@ def template_of(sentence: str, noun: str) -> int | None:
 def parse_added(generated: str) -> str | None:
     """The object in "Add a/an X."; None for a sentence of another form."""
     match = re.fullmatch(r"Add (?:a|an|some) (.+)", generated.strip())
-    return (bare(match.group(1)) or None) if match else None
+    return (strip_article(match[1]) or None) if match else None
 
 
 @functools.lru_cache(10_000)
-def object_of(generated: str, negated: str) -> str:
-    """The object in "Add a/an X." (or "Add some Xs."). Raises ValueError for another form, or if the negative
-    sentence does not name it."""
+def find_object(generated: str, negated: str) -> str:
+    """The object in "Add a/an X." or "Add some Xs.". Raises ValueError for another form, or if the negative
+    sentence names it neither in the singular nor in the plural."""
     noun = parse_added(generated)
     if noun is None:
         raise ValueError(f"T_generated {generated!r} is not of the form 'Add a/an OBJECT.'")
-    occurs = (
-        re.search(rf"(?<!\w){re.escape(form(noun))}(?!\w)", negated, flags=re.IGNORECASE)
-        for form in (str, plural)
-    )
-    if not any(occurs):
+    forms = f"{re.escape(noun)}|{re.escape(plural(noun))}"
+    if not re.search(rf"(?<!\w)(?:{forms})(?!\w)", negated, flags=re.IGNORECASE):
         raise ValueError(f"the object {noun!r} of T_generated does not occur in T_negative {negated!r}")
     return noun
 
 
 # --- negation in scope --------------------------------------------------------------------------------------
-# Six families, each a sentence and its twin, of which one is true. "no" denies the noun phrase, "neither" and
-# "nor" each of two; "not" before "all" denies the quantifier, and not what is said of each thing; "used to"
-# is a state that has ended (Huddleston and Pullum, The Cambridge Grammar of the English Language, 2002,
-# chapter 9).
-
-#: Families of negation in scope, in order.
+# Six constructions, each a sentence and its twin, of which one is true. "no" denies the noun phrase,
+# "neither" and "nor" each of two; "not" before "all" denies the quantifier, not the statement about each
+# thing; "used to" names a state that has ended (Huddleston and Pullum, The Cambridge Grammar of the English
+# Language, 2002, chapter 9).
 CONSTRUCTIONS = ("except_one", "neither_nor", "scoped", "not_all", "past", "clause")
-#: Whether the sentence and its twin have a denying word.
+#: Construction -> whether the sentence, and its twin, have a denying word.
 DENIES = {
     **dict.fromkeys(("except_one", "not_all", "clause"), (True, False)),
     **dict.fromkeys(("neither_nor", "scoped"), (True, True)),
     "past": (False, False),
 }
-#: What makes a sentence in scope difficult: how many things it is not about, how many denials of the whole.
+#: Keys of the difficulty of a sentence in scope: number of other things in the scene, denials of the whole.
 OTHERS, DEPTH = "other things", "denials above"
-#: What a sentence may name; their order is part of what is drawn.
+#: Things that a sentence may name; their order decides which are drawn.
 THINGS = tuple(
     "airplane,apple,banana,bench,bicycle,bird,boat,book,bottle,bus,cake,car,cat,chair,cup,dog,kite,pizza,"
     "sheep,teddy bear,umbrella".split(",")
 )
-UNTRUE = "The following is not true: {}"  # a denial of a whole sentence
 
 
 @dataclass(frozen=True)
 class Named:
-    """The words of a sentence: two of THINGS, and two colors of the first."""
+    """The words of a sentence in scope."""
 
-    thing: str
-    other: str
-    color: str
-    second: str
+    thing: str  # of THINGS
+    other: str  # of THINGS
+    color: str  # of `thing`
+    second: str  # another color of `thing`
 
 
-def sentences(construction: str, named: Named, depth: int = 0) -> tuple[str, str]:
-    """A sentence and its twin below `depth` denials, each of which swaps their truth."""
+def write_twins(construction: str, named: Named, depth: int = 0) -> tuple[str, str]:
+    """A sentence and its twin, under `depth` denials of the whole, each of which swaps their truth."""
     thing, other = add_article(named.thing), add_article(named.other)
     many = plural(named.thing)
     color, second = named.color, named.second
@@ -257,20 +249,19 @@ def sentences(construction: str, named: Named, depth: int = 0) -> tuple[str, str
     }[construction]
     sentence, twin = f"{sentence}.", f"{twin}."
     for _ in range(depth):
-        sentence, twin = UNTRUE.format(twin), UNTRUE.format(sentence)
+        sentence, twin = f"The following is not true: {twin}", f"The following is not true: {sentence}"
     return sentence, twin
 
 
-# --- names of things -----------------------------------------------------------------------------
-
-
-def bare(name: str) -> str:
-    """The name without article, white space and outer punctuation: " the apple." -> "apple"."""
-    kinds = {mark: unicodedata.category(mark) for mark in name}
-    if all(kind[0] in "PZC" for kind in kinds.values()):
+# --- names of things -------------------------------------------------------------------------------------
+def strip_article(name: str) -> str:
+    """The name without article, outer white space and outer punctuation: " the apple." -> "apple"."""
+    categories = {mark: unicodedata.category(mark) for mark in name}
+    if all(category[0] in "PZC" for category in categories.values()):  # punctuation, separators, control
         return ""
-    around = "".join(mark for mark, kind in kinds.items() if kind in ("Po", "Pi", "Pf"))  # no brackets
-    name = " ".join(name.split()).strip(f" {around}")
+    # Other punctuation, and initial and final quotes; brackets stay.
+    outer = "".join(mark for mark, category in categories.items() if category in ("Po", "Pi", "Pf"))
+    name = " ".join(name.split()).strip(f" {outer}")
     return re.sub(r"^(?:an?|the|some) (?=.)", "", name, flags=re.IGNORECASE)
 
 
@@ -286,14 +277,15 @@ def plural(noun: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def add_article(noun: str, *, some: bool = False) -> str:
-    """ "a cat", "an hour", "a unicorn". some: plurals and uncountables get "some", else no article."""
+    """The noun with "a" or "an" by sound: "a cat", "an hour", "a unicorn". Plurals and uncountables get no
+    article, or "some" if `some`."""
     if is_plural(noun) or noun.split()[-1].lower() in UNCOUNTABLE:
         return f"some {noun}" if some else noun
     return f"{engine().a(noun.split()[0]).split()[0]} {noun}"
 
 
 def find_named(captions: Sequence[str], objects: Sequence[str]) -> list[str]:
-    """Objects that a caption names, in singular or plural: they are surely present."""
+    """Those of the objects that a caption names, in singular or plural, and so are surely present."""
     text = " ".join(captions)
     named = []
     for noun in objects:

@@ -11,7 +11,7 @@ from PIL import Image
 from nein.datasets.nein import load_folder
 from nein.nano import data
 from nein.nano.scenes import CATEGORIES, SIZE, box, render
-from nein.wording.families import NEGATIVE_TEMPLATES, negative_sentence
+from nein.wording.families import NEGATIVE_TEMPLATES, write_negative
 
 SOURCES = 12
 
@@ -51,7 +51,7 @@ def test_the_samples_are_those_that_the_models_were_trained_on(full):
     rows = [(s.coco, s.caption, s.negative, s.generated, s.nein, s.source, s.sample) for s in full]
     assert hashlib.sha256(repr(rows).encode()).hexdigest()[:16] == "321bc492572c9e91"
     for s in full[:100]:
-        assert s.negative == negative_sentence(s.template, s.object)
+        assert s.negative == write_negative(s.template, s.object)
         assert s.object not in s.source.categories
         assert s.sample.items == (*s.source.items, s.sample.items[-1])
 

@@ -15,7 +15,7 @@ from nein.loading.errors import UserError
 from nein.nano import scope
 from nein.wording.families import CONSTRUCTIONS
 
-PAIRS = list(scope.pairs("val", len(scope.CELLS)))
+PAIRS = list(scope.iter_pairs("val", len(scope.CELLS)))
 
 
 def test_every_family_has_every_difficulty_but_a_denial_above_the_past():
@@ -63,7 +63,7 @@ TWIN = {
 }
 
 
-EVERY = list(scope.edits("val", scope.SAMPLES))
+EVERY = list(scope.iter_edits("val", scope.SAMPLES))
 FIRST_DENIED = 24 * scope.EACH
 EDITS = [*EVERY[:24], *EVERY[FIRST_DENIED : FIRST_DENIED + 20]]
 

@@ -15,7 +15,7 @@ from nein.datasets.nein import Dataset, Sample, records_hash, rephrase_samples
 from nein.loading.errors import UserError
 from nein.reporting import figures as frames
 from nein.statistics import two_way
-from nein.wording.families import CELLS, FAMILIES, MINIMAL_PAIRS, STAYS, negative_sentence
+from nein.wording.families import CELLS, FAMILIES, MINIMAL_PAIRS, STAYS, write_negative
 from tests.helpers import commands, runs
 
 
@@ -131,7 +131,7 @@ def test_below_a_denial_a_family_has_figures_of_its_own():
 
 def sample(number, noun, source="s", caption="A cat sleeps.", template=0, family=None):
     return Sample(
-        f"n{number}", source, caption, negative_sentence(template, noun), f"Add a {noun}.", noun, template,
+        f"n{number}", source, caption, write_negative(template, noun), f"Add a {noun}.", noun, template,
         Path(f"{source}.png"), Path(f"n{number}.png"), family,
     )  # fmt: skip
 

@@ -8,15 +8,15 @@ from nein.generate.maker import COCO
 from nein.generate.nein import stages as algorithms
 from nein.nano.scenes import CATEGORIES, LOOKS, PALETTE
 from nein.wording import families
-from nein.wording.families import CONSTRUCTIONS, FAMILIES, STAYS, THINGS, Named, choices, sentence, sentences
+from nein.wording.families import CONSTRUCTIONS, FAMILIES, STAYS, THINGS, Named, write_sentence, write_twins
 
 NOUNS = ("cat", "umbrella", "traffic light", "skis", "hour hand", "people")
 
 
 def all_sentences(label, noun, protocol="fixed"):
     return [
-        sentence(label, index, noun, second="apple", present="teddy bear", protocol=protocol)
-        for index in choices(label, noun, protocol)
+        write_sentence(label, index, noun, second="apple", present="teddy bear", protocol=protocol)
+        for index in families.list_templates(label, noun, protocol)
     ]
 
 
@@ -42,9 +42,9 @@ def test_articles_and_plurals(noun, article, many):
     ("।", ""), ("()", ""),
 ])  # fmt: skip
 def test_a_name_stands_without_article_and_punctuation(given, name):
-    assert families.bare(given) == name
+    assert families.strip_article(given) == name
     if name:
-        assert families.removal(families.parse_added(f"Add a {given}.")) == f"Remove the {name}."
+        assert families.write_removal(families.parse_added(f"Add a {given}.")) == f"Remove the {name}."
 
 
 #: label, first noun, second noun, the sentence of the first template.
@@ -63,7 +63,7 @@ FIRST = [
 
 @pytest.mark.parametrize(("label", "noun", "second", "expected"), FIRST)
 def test_the_first_template_of_a_family_reads_like_this(label, noun, second, expected):
-    assert sentence(label, 0, noun, second=second, present="teddy bear") == expected
+    assert write_sentence(label, 0, noun, second=second, present="teddy bear") == expected
 
 
 def test_every_thing_and_colour_of_the_drawn_world_has_its_words():
@@ -99,11 +99,11 @@ def test_every_sentence_is_well_formed_and_names_its_object(label, noun):
 
 def test_the_paper_protocol_says_neins_own_sentences_and_differs_for_plurals():
     for noun in COCO:
-        official = [families.negative_sentence(index, noun) for index in range(13)]
+        official = [families.write_negative(index, noun) for index in range(13)]
         assert all_sentences("plain", noun, "paper") == official
         assert (all_sentences("plain", noun) == official) == (not families.is_plural(noun))
-    assert sentence("plain", 10, "skis") == "Skis are missing from the image."
-    assert sentence("plain", 10, "skis", protocol="paper") == "Skis is missing from the image."
+    assert write_sentence("plain", 10, "skis") == "Skis are missing from the image."
+    assert write_sentence("plain", 10, "skis", protocol="paper") == "Skis is missing from the image."
     assert algorithms.name_object("skis", "paper") == "a skis"
     assert algorithms.name_object("skis", "fixed") == "some skis"
 
@@ -114,11 +114,11 @@ def test_the_loader_finds_object_and_template_of_every_sentence(protocol):
         added = f"Add {algorithms.name_object(noun, protocol)}."
         assert added.split()[2:] == (noun + ".").split()  # how the official scripts read the object
         for label in FAMILIES:
-            for index in choices(label, noun, protocol):
-                text = sentence(label, index, noun, second="dog", present="cat", protocol=protocol)
-                assert families.object_of(added, text) == noun
+            for index in families.list_templates(label, noun, protocol):
+                text = write_sentence(label, index, noun, second="dog", present="cat", protocol=protocol)
+                assert families.find_object(added, text) == noun
                 if label == "plain":
-                    assert families.template_of(text, noun) == index
+                    assert families.find_template(text, noun) == index
 
 
 #: Family, what is named, which of the pair, what is said: "no" and a plural without an ending; "neither"
@@ -133,13 +133,13 @@ RULES = [
 
 @pytest.mark.parametrize(("family", "named", "which", "said"), RULES)
 def test_a_sentence_follows_the_rule(family, named, which, said):
-    assert sentences(family, Named(*named))[which] == said
+    assert write_twins(family, Named(*named))[which] == said
 
 
 def test_a_denial_above_makes_either_sentence_what_the_other_was():
     named = Named("cup", "dog", "red", "blue")
-    assert sentences("scoped", named, 1) == (
+    assert write_twins("scoped", named, 1) == (
         "The following is not true: There is a dog but not a cup.",
         "The following is not true: There is a cup but not a dog.",
     )
-    assert all(len(set(sentences(family, named, depth))) == 2 for family in CONSTRUCTIONS for depth in (0, 1))
+    assert all(len(set(write_twins(family, named, n))) == 2 for family in CONSTRUCTIONS for n in (0, 1))

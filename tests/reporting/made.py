@@ -9,7 +9,7 @@ from nein.benchmarks.nein.runs import EDIT, RunDir
 from nein.engine import atomic
 from nein.engine.images import write_png
 from nein.loading.digests import pixel_digest
-from nein.wording.families import NEGATIVE_TEMPLATES, addition, negative_sentence, removal, template_of
+from nein.wording import families
 from tests.helpers import runs
 
 OBJECTS = ("cat", "traffic light", "apple", "dog", "umbrella")
@@ -24,8 +24,8 @@ def records(sources, per_source, captions=None):
         caption = (captions or {}).get(index, f"A man and a red car near house number {source}.")
         found.append({
             "COCO": f"COCO_{source:012d}", "NeIn": f"NeIn_{source:012d}_{k}", "T_original": caption,
-            "T_negative": negative_sentence(index % len(NEGATIVE_TEMPLATES), noun),
-            "T_generated": addition(noun),
+            "T_negative": families.write_negative(index % len(families.NEGATIVE_TEMPLATES), noun),
+            "T_generated": families.write_addition(noun),
         })  # fmt: skip
     return found
 
@@ -63,11 +63,11 @@ def write_run(
     edits, scores = [], []
     for index, row in enumerate(rows):
         noun = row["T_generated"].removeprefix("Add ").partition(" ")[2].rstrip(".")
-        told = row["T_negative"] if track == "negative" else removal(noun)
+        told = row["T_negative"] if track == "negative" else families.write_removal(noun)
         good = index not in failed
         edit = {
             "id": row["NeIn"], "source_id": row["COCO"], "object": noun, "instruction": told,
-            "template": template_of(told, noun), "seed": index,
+            "template": families.find_template(told, noun), "seed": index,
             "image": f"images/{row['NeIn']}.png" if good else None, "width": 32, "height": 24,
             "error": None if good else "the editor <b>broke</b>", "note": "",
             "rewritten": rewritten(index, noun) if rewritten and good else None,

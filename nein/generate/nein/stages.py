@@ -124,7 +124,7 @@ def load_categories(name: str, queried: int) -> tuple[str, ...]:
         if not Path(name).exists():
             raise UserError(f"--objects is '{name}'; pass coco, nano or a text file.")
         lines = atomic.read_text_lines(Path(name))
-        names = tuple(dict.fromkeys(families.bare(line) for line in lines if line.strip()))
+        names = tuple(dict.fromkeys(families.strip_article(line) for line in lines if line.strip()))
     if len(names) < queried:
         raise UserError(f"--queried is {queried}, but '{name}' has {len(names)} categories; lower --queried.")
     return names
@@ -248,7 +248,7 @@ def make_record(source: Source, cosines: np.ndarray, objects: Sequence[str], con
             lost.append(NO_FAMILY)
             continue
         label = rng.choice(possible)
-        template = rng.choice(families.choices(label, noun, config.protocol))
+        template = rng.choice(families.list_templates(label, noun, config.protocol))
         named = {"second": second, "present": others["A"], "protocol": config.protocol}
 
         # The seed: an editor that is evaluated on the sample must start from other noise.
@@ -260,7 +260,7 @@ def make_record(source: Source, cosines: np.ndarray, objects: Sequence[str], con
                 "source": source.id,
                 "object": noun,
                 "caption": source.captions[k % len(source.captions)],
-                "negative": families.sentence(label, template, noun, **named),
+                "negative": families.write_sentence(label, template, noun, **named),
                 "family": label,
                 "template": template,
                 "other": others[needs[label]] or None,
