@@ -65,7 +65,7 @@ def describe_widest(gaps: pd.DataFrame, *, quantity: str, change: str, models: s
     if not measured:
         return None
     measured.sort(key=lambda row: -row["value"])
-    largest, smallest = measured[0], measured[-1]
+    largest = measured[0]
     entries = {"model": largest["model"], "source": largest.get("source", "")}
     affirmed, negated = (
         format_estimate(frames.pick(gaps, **entries, statistic=end), interval="none")
@@ -76,7 +76,15 @@ def describe_widest(gaps: pd.DataFrame, *, quantity: str, change: str, models: s
     if len(measured) == 1:
         return f"With {largest['model']}, {loss}."
     sentence = f"Of {len(measured)} {models}, {largest['model']} loses most: {loss}"
-    return f"{sentence}; {smallest['model']} loses least: {format_estimate(smallest)}."
+    # A model that fails in both arms has no gap, and no merit: it had less to lose than the widest gap.
+    able = []
+    for row in measured[1:]:
+        entries = {"model": row["model"], "source": row.get("source", ""), "statistic": "affirmed"}
+        if (end := frames.pick(gaps, **entries)) and end["value"] >= largest["value"]:
+            able.append(row)
+    if able:
+        sentence += f"; {able[-1]['model']} loses least: {format_estimate(able[-1])}"
+    return f"{sentence}."
 
 
 # --- cells: functions that return a `Show` ---------------------------------------------------

@@ -129,9 +129,10 @@ def test_of_long_tables_a_screen_shows_the_first_rows(frame, texts, fit):
 
 
 def test_the_widest_and_the_smallest_gap_are_a_sentence():
-    def said(**gaps):
+    def said(affirmed=(), **gaps):
         rows = [{"value": value, "low": value - 0.1, "high": value + 0.1} for value in gaps.values()]
-        several = [figures.gap(0.6, 0.1, row, model=name) for name, row in zip(gaps, rows, strict=True)]
+        named = zip(gaps, rows, strict=True)
+        several = [figures.gap(dict(affirmed).get(name, 0.6), 0.1, row, model=name) for name, row in named]
         frame = figures.frame(row for gap in several for row in gap)
         return tables.describe_widest(frame, quantity="accuracy", change="x becomes y")
 
@@ -141,6 +142,7 @@ def test_the_widest_and_the_smallest_gap_are_a_sentence():
     )
     assert said(one=0.5) == f"With one, {loss}."
     assert said() is None
+    assert said({"failing": 0.2}, failing=0.0, one=0.5) == f"Of 2 models, one loses most: {loss}."
 
 
 def test_a_thumbnail_stands_in_every_place_in_order_or_why_there_is_none(tmp_path):
