@@ -17,18 +17,16 @@ from nein.loading.references import expand_user, load_attribute, locate_embedded
 
 FORMS = "a folder of images, diffusers:MODEL, nano:NAME, openai:URL#MODEL or FILE.py:FUNCTION"
 SIDE = 1024  # pixels of the canvas; also requested of served models without a default size
-#: Defaults of the embedded miniatures; other pipelines keep those of their class.
-NANO = {"steps": 20, "guidance_scale": 3.0}
 
 
 class DrawingFunction(FunctionEditor):
-    """Generator that calls your function, (prompt[, seed]) -> image."""
+    """A function of the user, (prompt[, seed]) -> image."""
 
     draws = True
 
 
 class ServedGenerator(ServedEditor):
-    """Generator that calls `images.generate` of a served model."""
+    """A served model, asked by `images.generate`."""
 
     path, draws = "/images/generations", True
 
@@ -36,15 +34,14 @@ class ServedGenerator(ServedEditor):
 def find_pipeline(reference: str) -> str | None:
     """Folder, hub id or nano:NAME of a pipeline; None for a served model or a function. Checks the reference,
     loads no model. Raises EditorError if it is not a generator."""
-    kind = parse_reference(reference).kind
+    kind, model = parse_reference(reference).kind, reference.removeprefix("diffusers:")
+    if model != reference or kind == "embedded":
+        location = parse_reference(locate_embedded(model))
+        if location.kind not in ("hub", "embedded") and not expand_user(location.name).is_dir():
+            raise EditorError(f"There is no pipeline '{model}'; give a hub id (owner/name) or a folder.")
+        return model
     if kind == "served":
         split_address(reference)
-    elif reference.startswith("diffusers:") or kind == "embedded":
-        model = reference.removeprefix("diffusers:")
-        location = parse_reference(locate_embedded(model))
-        if location.kind in ("hub", "embedded") or expand_user(location.name).is_dir():
-            return model
-        raise EditorError(f"There is no pipeline '{model}'; give a hub id (owner/name) or a folder.")
     elif kind == "attribute":
         load_attribute(reference)
     else:
@@ -52,18 +49,17 @@ def find_pipeline(reference: str) -> str | None:
     return None
 
 
-def get_generator(
-    reference: str, *, device: str = "cpu", dtype: str = "float32", batch_size: int = 8, **options: Any
-) -> Editor:
+def get_generator(reference: str, **options: Any) -> Editor:
     """Load a generator; options are those of its class. Raises EditorError."""
     model = find_pipeline(reference)
     try:
         if model is not None:
             from nein.editors.pipelines import DiffusersGenerator
 
-            defaults = NANO if parse_reference(model).kind == "embedded" else {"steps": None}
-            settings = {"device": device, "dtype": dtype, "batch_size": batch_size, **defaults, **options}
-            return DiffusersGenerator(locate_embedded(model), name=reference, **settings)
+            # The miniatures have settings of their own; other pipelines keep those of their class.
+            is_nano = parse_reference(model).kind == "embedded"
+            defaults = {"steps": 20, "guidance_scale": 3.0} if is_nano else {"steps": None}
+            return DiffusersGenerator(locate_embedded(model), name=reference, **{**defaults, **options})
         if reference.startswith("openai:"):
             return ServedGenerator(reference, **options)
         return DrawingFunction(load_attribute(reference), name=reference, **options)

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -43,7 +42,7 @@ from nein.reporting.figures import Figure
 from nein.reporting.page import Page, Section
 from nein.reporting.scores import ScoreTable
 from nein.reporting.tables import COUNTS, Column, Row, Table, entry, p_value
-from nein.statistics import calibration
+from nein.statistics import Estimate, calibration
 
 IMAGES, FORBIDDEN, WANTED = "images", "forbidden", "wanted"
 #: Role and judge, for nouns; role and "sentence", for actions and attributes, which only the VQA judge gets.
@@ -73,7 +72,7 @@ class Question:
     thing: str
     metric: str
     variant: str
-    picture: str = ""
+    picture: str
     value: float | None = None
     reason: str | None = None  # why there is no value
     again: bool = False  # worth another try
@@ -87,52 +86,54 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Picture:
+class PlannedImage:
     """An image to draw. id: also the file name, without suffix, of an existing image; sample: decides the
     seed, the same for twins."""
 
     id: str
     sample: str
     text: str
-    questions: Sequence[Question]
+    questions: list[Question] = field(default_factory=list)
 
 
-def plan_pictures(prompts: Prompts, samples: int) -> list[list[Picture]]:
-    """Images per prompt, with questions: `ID`, `ID-affirmed`, `ID-unmentioned`; by sample `ID_0`, ..."""
-    # (index of a prompt, arm) -> questions about its image
-    questions_of: dict[tuple[int, str], list[Question]] = {}
-    for index, record in enumerate(prompts.records):
-        # (index of the prompt whose image is asked about, its arm, thing, role, variant)
-        things = [(index, arm, thing, FORBIDDEN, arm) for arm in record.texts for thing in record.forbidden]
-        things += [(index, DENIED, thing, WANTED, DENIED) for thing in record.wanted]
-        for thing in filter(is_noun, () if UNMENTIONED in record.texts else record.forbidden):
-            if (other := prompts.find_without(index, thing)) is not None:
-                things.append((other, DENIED, thing, FORBIDDEN, UNMENTIONED))
-        for owner, arm, thing, role, variant in things:
-            question = Question(f"{record.id}/{thing}", record.id, thing, role, variant)
-            questions_of.setdefault((owner, arm), []).append(question)
+def plan_images(prompts: Prompts, samples: int) -> list[PlannedImage]:
+    """The images of all prompts, in order, with the questions about them. Ids: `ID`, `ID-affirmed`,
+    `ID-unmentioned`, of several samples `ID_0`, `ID-affirmed_0`, ..., `ID_1`, ..."""
     ends = [f"_{sample}" for sample in range(samples)] if samples > 1 else [""]
-    groups: list[list[Picture]] = [[] for _ in prompts.records]
+    plan: dict[tuple[int, str, str], PlannedImage] = {}  # (index of a prompt, end of its ids, arm) -> image
     for index, record in enumerate(prompts.records):
-        for end, (arm, text) in itertools.product(ends, record.texts.items()):
-            name = record.id + f"-{arm}" * (arm != DENIED) + end
-            questions = [replace(q, id=q.id + end, picture=name) for q in questions_of.get((index, arm), ())]
-            groups[index].append(Picture(name, record.id + end, text, questions))
-    return groups
+        for end in ends:
+            for arm, text in record.texts.items():
+                name = record.id if arm == DENIED else f"{record.id}-{arm}"
+                plan[index, end, arm] = PlannedImage(name + end, record.id + end, text)
+    for (index, end, arm), image in plan.items():
+        record = prompts.records[index]
+        asked = [(image, thing, FORBIDDEN, arm) for thing in record.forbidden]
+        if arm == DENIED:
+            asked += [(image, thing, WANTED, arm) for thing in record.wanted]
+        if arm == DENIED and UNMENTIONED not in record.texts:
+            # Without that twin a noun is looked for in the image of a prompt that does not name it.
+            for thing in filter(is_noun, record.forbidden):
+                other = prompts.find_without(index, thing)
+                if other is not None:
+                    asked.append((plan[other, end, DENIED], thing, FORBIDDEN, UNMENTIONED))
+        for about, thing, role, variant in asked:
+            name = f"{record.id}/{thing}{end}"
+            about.questions.append(Question(name, record.id, thing, role, variant, about.id))
+    return [*plan.values()]
 
 
-def read_folder(folder: Path, pictures: Sequence[Picture]) -> ExternalEdits:
-    """The images in a folder or its subfolders that are named after `pictures`. Raises UserError."""
-    ids = {name: picture.id for picture in pictures for name in (f"{picture.id}_0", picture.id)}
+def read_folder(folder: Path, plan: Sequence[PlannedImage]) -> ExternalEdits:
+    """The images in a folder or its subfolders that are named after planned ones. Raises UserError."""
+    ids = {f"{image.id}_0": image.id for image in plan} | {image.id: image.id for image in plan}
     files: dict[str, Path] = {}
-    for path in sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES):
-        name = ids.get(image_name(path.name))
+    for path in sorted(folder.rglob("*")):
+        name = ids.get(image_name(path.name)) if path.suffix.lower() in IMAGE_SUFFIXES else None
         if name is not None and files.setdefault(name, path) != path:
             raise UserError(f"'{files[name]}' and '{path}' are of one prompt; remove one of them.")
     if not files:
-        raise UserError(
-            f"No image in '{folder}' is named after a prompt, as '{pictures[0].id}.png' would be."
-        )
+        example = f"{plan[0].id}.png"
+        raise UserError(f"No image in '{folder}' is named after a prompt, as '{example}' would be.")
     return ExternalEdits(folder.resolve().name, "", files)
 
 
@@ -162,11 +163,11 @@ class Draw(Stage):
     """Draws every image: a text-to-image model, run as an editor of an empty canvas, or images that exist."""
 
     folder: GeneratorsDir
-    pictures: Sequence[Picture]
+    plan: Sequence[PlannedImage]
     blocks: Blocks
     model: Model
     seed: int
-    folder_of_images: ExternalEdits | None
+    existing: ExternalEdits | None
     name, outputs, invalidates, cut = IMAGES, (IMAGES,), (*calibrations.KINDS,), True
 
     def read(self, number: int) -> range:
@@ -174,10 +175,10 @@ class Draw(Stage):
 
     def work(self, model: Any, indices: range, missing: tuple[str, ...]) -> dict[str, list[Drawing]]:
         requests = []
-        for picture in (self.pictures[index] for index in indices):
-            seed = sample_seed(self.seed, picture.sample)
-            requests.append(EditRequest(picture.id, CANVAS, picture.text, seed))
-        if self.folder_of_images is None:
+        for planned in self.plan[indices.start : indices.stop]:
+            seed = sample_seed(self.seed, planned.sample)
+            requests.append(EditRequest(planned.id, CANVAS, planned.text, seed))
+        if self.existing is None:
             results = model.edit(requests)
         else:
             results = [model.read(request.id)[0] for request in requests]
@@ -191,16 +192,13 @@ class Draw(Stage):
         return {IMAGES: rows}
 
     def is_valid(self, output: str, number: int, rows: list[Drawing]) -> bool:
-        """Whether no drawing is worth another try and no image file has vanished."""
-        files = filter(None, map(self.folder.image, rows))
+        """False where an image is worth another try, or its file has vanished."""
+        files = [file for row in rows if (file := self.folder.image(row))]
         return not any(row.again for row in rows) and all(map(atomic.is_nonempty_file, files))
 
-    def ids(self, records: range) -> list[str]:
-        return [self.pictures[index].id for index in records]
-
     def files(self, records: range) -> list[Path]:
-        paths = self.folder_of_images.files if self.folder_of_images else {}
-        return [paths[name] for name in self.ids(records) if name in paths]
+        files = self.existing.files if self.existing else {}
+        return [files[item.id] for item in self.plan[records.start : records.stop] if item.id in files]
 
 
 @dataclass(kw_only=True)
@@ -208,8 +206,8 @@ class Judge(Stage):
     """Asks one kind of judge whether each thing is in each image; a detector is asked about nouns alone."""
 
     folder: GeneratorsDir
-    pictures: Sequence[Picture]
-    drawn: Blocks  # the blocks of `Draw`
+    plan: Sequence[PlannedImage]
+    drawn: Blocks  # of `Draw`
     kind: str
     model: Model
     cut = True
@@ -217,25 +215,28 @@ class Judge(Stage):
     def __post_init__(self) -> None:
         self.name, self.outputs, self.blocks = self.kind, (self.kind,), self.drawn.units
 
-    def questions(self, picture: Picture) -> list[Question]:
-        return [item for item in picture.questions if self.kind == "vqa" or is_noun(item.thing)]
-
-    def read(self, number: int) -> list[tuple[Picture, np.ndarray | str]]:
-        """Read every picture with its image (H, W, 3) uint8, or why there is none."""
+    def read(self, number: int) -> list[tuple[list[Question], np.ndarray | str]]:
+        """The questions about every image, and the image, (H, W, 3) uint8, or why there is none."""
         needed = self.blocks.needed(number)
-        numbers = Blocks(self.drawn.count, self.drawn.size, needed).numbers
-        files = {row.id: self.folder.image(row) or row.error for row in self.folder.rows(IMAGES, numbers)}
-        pairs = [(self.pictures[index], files[self.pictures[index].id]) for index in needed]
-        return [(item, file if isinstance(file, str) else read_image(file, "drawn")) for item, file in pairs]
+        numbers = Blocks(self.drawn.count, self.drawn.size, needed).numbers  # of the blocks of `Draw`
+        inputs = []
+        # Both begin at the same record: a block of judges is one or several whole blocks of `Draw`.
+        for index, drawing in zip(needed, self.folder.rows(IMAGES, numbers), strict=False):
+            questions = self.plan[index].questions
+            if self.kind != "vqa":
+                questions = [question for question in questions if is_noun(question.thing)]
+            file = self.folder.image(drawing)
+            inputs.append((questions, read_image(file, "drawn") if file else drawing.error))
+        return inputs
 
     def work(self, model: Any, inputs: Any, missing: tuple[str, ...]) -> dict[str, list[Question]]:
-        usable = [(picture, image) for picture, image in inputs if not isinstance(image, str)]
-        words = [[question.word for question in self.questions(picture)] for picture, _ in usable]
-        arrays = [image for _, image in usable]  # (H, W, 3) uint8 each
-        replies = iter(judges.ask(self.kind, model, arrays, words, JUDGE_OPTIONS) if usable else ())
+        readable = [(questions, image) for questions, image in inputs if not isinstance(image, str)]
+        words = [[question.word for question in questions] for questions, _ in readable]
+        arrays = [image for _, image in readable]  # (H, W, 3) uint8 each
+        replies = iter(judges.ask(self.kind, model, arrays, words, JUDGE_OPTIONS) if readable else ())
         rows = []
-        for picture, image in inputs:
-            questions, is_asked = self.questions(picture), not isinstance(image, str)
+        for questions, image in inputs:
+            is_asked = not isinstance(image, str)
             verdicts = next(replies) if is_asked else [judges.make_unanswered(image)] * len(questions)
             for question, verdict in zip(questions, verdicts, strict=True):
                 is_there, error = verdict["verdict_fixed"], verdict["reply"].get("error")
@@ -249,41 +250,29 @@ class Judge(Stage):
         return {self.kind: rows}
 
     def is_valid(self, output: str, number: int, rows: list[Question]) -> bool:
-        """Whether no question has to be asked again."""
         return not any(row.again for row in rows)
-
-    def state(self, records: range) -> list[list[str]]:
-        """The ids of the questions about each image, among them those about things of other prompts."""
-        groups = (self.questions(self.pictures[index]) for index in records)
-        return [[question.id for question in questions] for questions in groups]
 
 
 # --- estimates -----------------------------------------------------------------------------------------
 
 
-def compare_denied(table: ScoreTable, metric: str) -> statistics.estimates.PairedTest | None:
-    """Test how much more often things are there where they are denied than where they are not mentioned."""
-    arms = [table.where(metric=metric, variant=arm) for arm in (UNMENTIONED, DENIED)]
-    return statistics.pairs_test(*arms[0].pair(arms[1]))
-
-
 def correct_shares(run: Finished, judge: calibrations.Calibration) -> Iterator[Figure]:
     """Yield shares and excess of nouns, as judged and corrected for the judge's errors (task "corrected")."""
-    table, rates = ScoreTable.read(run.folder.path / SCORES_CSV), judge.rates("fixed", role=OBJECT)
-    forbidden, wanted_things = (f"{role}_{judge.kind}" for role in (FORBIDDEN, WANTED))
-    pairs: list[tuple[Any, ...]] = []  # (metric, variant, unit, as judged, corrected)
-    for (metric, variant), rows in table.where(metric=(forbidden, wanted_things)).groups("metric", "variant"):
-        question: Any = "retention" if metric == wanted_things or variant == AFFIRMED else "removal"
-        if (judged := rows.estimate()) is not None:
-            pairs.append((metric, variant, "%", judged, calibration.correct(judged, rates, question)))
-    if (test := compare_denied(table, forbidden)) is not None:
-        difference = calibration.correct_difference(test.difference, rates)
-        pairs.append((forbidden, "more often if denied", "points", test.difference, difference))
-    for metric, variant, unit, judged, corrected in pairs:
-        facts = {"task": "corrected", "model": run.name, "metric": metric, "variant": variant}
-        yield frames.figure(judged, unit=unit, statistic="judged", **facts)
+    rates = judge.rates("fixed", role=OBJECT)
+    metrics = tuple(f"{role}_{judge.kind}" for role in (FORBIDDEN, WANTED))
+    for row in frames.records(run.figures, task=("results", "excess"), metric=metrics):
+        if row["value"] is None:
+            continue
+        judged = Estimate(**{field.name: row[field.name] for field in dataclasses.fields(Estimate)})
+        if row["task"] == "excess":
+            variant, corrected = "more often if denied", calibration.correct_difference(judged, rates)
+        else:
+            variant, is_presence = row["variant"], row["variant"] == AFFIRMED or row["metric"] == metrics[1]
+            corrected = calibration.correct(judged, rates, "retention" if is_presence else "removal")
+        labels = {"task": "corrected", "model": run.name, "metric": row["metric"], "variant": variant}
+        yield frames.figure(judged, unit=row["unit"], statistic="judged", **labels)
         ends = {name: getattr(corrected, name) for name in ("value", "low", "high", "refused")}
-        yield {**facts, **ends, "unit": unit, "statistic": "corrected"}
+        yield {**labels, **ends, "unit": row["unit"], "statistic": "corrected"}
 
 
 # --- the page ------------------------------------------------------------------------------------------
@@ -320,7 +309,7 @@ CORRECTED = Table(
 )
 
 
-def _notes(run: Finished) -> Iterator[str]:
+def _list_notes(run: Finished) -> Iterator[str]:
     facts = run.manifest["data"]
     if facts["sentences"] or facts["left_out"]:
         yield (
@@ -331,7 +320,7 @@ def _notes(run: Finished) -> Iterator[str]:
         yield "Preset nano: a miniature generator of drawn scenes, not comparable with published models."
 
 
-def _cards(finished: Sequence[Finished], metrics: Sequence[str]) -> Iterator[cards.Card]:
+def _make_cards(finished: Sequence[Finished], metrics: Sequence[str]) -> Iterator[cards.Card]:
     """The images of every run, in the order of the first, with the mean of their scores."""
     drawings = [{row.id: row for row in select_rows(run.folder, IMAGES)} for run in finished]
     means = []  # per run: (id of an image, metric) -> 0 to 1
@@ -357,75 +346,82 @@ class Generators(Benchmark):
     sections = (Section("results", "Generators", (RESULTS, CORRECTED)),)
 
     def runs(self, config: GeneratorsConfig, device: str) -> list[Run]:
-        prompts, _ = data.load(config.prompts), calibrations.load(config.calibration, explicit=True)
-        groups = plan_pictures(prompts, config.samples)
-        pictures = [picture for group in groups for picture in group]
+        calibrations.load(config.calibration, explicit=True)  # a wrong folder is refused before any work
+        prompts = data.load(config.prompts)
+        plan = plan_images(prompts, config.samples)
+        count = sum(len(record.texts) for record in prompts.records[: config.limit]) * config.samples
         services = Services.create(config, config.out_dir / "cache" / "answers.sqlite")
         machine: dict[str, Any] = {"device": device, "dtype": config.dtype}
         shared = {"prompts": prompts.facts["sha256"], "seed": config.seed, "samples": config.samples}
         shared |= machine_identity(config, device)
+        facts = {"data": prompts.facts, "config": dataclasses.asdict(JUDGE_OPTIONS)}
+
+        # The judges, which all generators share.
         models = {}  # kind of judge -> its model
+        asks_per_image = max(1, round(sum(len(image.questions) for image in plan) / len(plan)))
         for kind, judge in config.judges.items():
             judges.check(judge)
             load = functools.partial(judges.load, kind, judge, services=services, **machine)
             models[kind] = Model.one(f"{kind} {judge}", load, references.find_place(judge), kind)
             shared[kind] = references.identify(judge)
+
         runs = []
         for text in config.generator:
             label, reference = references.split_label(text)
-            folder_of_images, served = None, is_served(reference)
-            singly = served or parse_reference(reference).is_code  # one image per call
-            identity, files = {"generator": "images that exist"}, dict(config.judges)
+            served, parsed = is_served(reference), parse_reference(reference)
+            singly = served or parsed.is_code  # one image per call
+            identity, files, existing = {"generator": "images that exist"}, dict(config.judges), None
             if expand_user(reference).is_dir():
-                load = functools.partial(read_folder, expand_user(reference), pictures)
-                folder_of_images = load()
-                label = label or folder_of_images.name
+                load = functools.partial(read_folder, expand_user(reference), plan)
+                existing = load()
+                label = label or existing.name
             else:
                 text_to_image.find_pipeline(reference)
                 options = {**(services.options if served else {}), **config.generator_options}
                 options |= {} if singly else {**machine, "batch_size": config.batch_size}
                 load = functools.partial(text_to_image.get_generator, reference, **options)
-                name = parse_reference(reference).without_address
-                identity = {"generator": name, **config.generator_options}
+                identity = {"generator": parsed.without_address, **config.generator_options}
                 files["generator"] = reference.removeprefix("diffusers:")
             model = Model.one(text, load, "remote" if singly else "device", "generator", int(not served))
-            selection = range(sum(map(len, groups[: config.limit])))
-            blocks = Blocks(len(pictures), 1 if singly else config.batch_size, selection, config.batch_size)
-            folder_name = label or references.slugify(reference.replace(":", "-"))
-            folder = GeneratorsDir(config.out_dir / folder_name)
-            common: dict[str, Any] = {"folder": folder, "pictures": pictures}
-            seeds: dict[str, Any] = {"seed": config.seed, "folder_of_images": folder_of_images}
-            stages: list[Stage] = [Draw(blocks=blocks, model=model, **seeds, **common)]
-            stages += [Judge(drawn=blocks, kind=kind, model=models[kind], **common) for kind in models]
-            for stage, server in zip(stages, (reference, *config.judges.values()), strict=True):
-                # About how many requests an image takes: itself, or its questions.
-                count = len(pictures) if stage is stages[0] else sum(len(p.questions) for p in pictures)
-                stage.asks = {server: max(1, round(count / len(pictures)))} if is_served(server) else {}
-            facts = {"data": prompts.facts, "config": dataclasses.asdict(JUDGE_OPTIONS)}
+            blocks = Blocks(len(plan), 1 if singly else config.batch_size, range(count), config.batch_size)
+            folder = GeneratorsDir(
+                config.out_dir / (label or references.slugify(reference.replace(":", "-")))
+            )
+            common: dict[str, Any] = {"folder": folder, "plan": plan}
+            draw = Draw(blocks=blocks, model=model, seed=config.seed, existing=existing, **common)
+            draw.asks = {reference: 1} if served else {}
+            stages: list[Stage] = [draw]
+            for kind, judge in config.judges.items():
+                stage = Judge(drawn=blocks, kind=kind, model=models[kind], **common)
+                stage.asks = {judge: asks_per_image} if is_served(judge) else {}
+                stages.append(stage)
             identity |= {**shared, **references.digest_models(files)}
             runs.append(Run(folder, label or reference, identity, stages, facts))
         return runs
 
     def scores(self, run: Run) -> ScoreTable:
         draw, *stages = run.stages
-        ids = {draw.pictures[index].id for index in draw.blocks.indices}  # type: ignore[attr-defined]
+        ids = {draw.plan[index].id for index in draw.blocks.indices}  # type: ignore[attr-defined]
         rows = (row for stage in stages for row in run.folder.rows(stage.name, stage.blocks.numbers))
         return ScoreTable.from_rows((row for row in rows if row.picture in ids), ["picture"])
 
     def estimates(self, table: ScoreTable, folder: Any) -> pd.DataFrame:
+        """Adds how much more often a thing is there where it is denied than where it is not mentioned."""
         rows = []
         for metric in METRICS:
-            if (test := compare_denied(table, metric)) is not None:
-                facts: Figure = {"task": "excess", "metric": metric, "p": test.p, "p_least": test.least}
-                rows.append(frames.figure(test.difference, unit="points", **facts))
+            unmentioned, denied = (table.where(metric=metric, variant=arm) for arm in (UNMENTIONED, DENIED))
+            if (test := statistics.pairs_test(*unmentioned.pair(denied))) is not None:
+                labels: Figure = {"task": "excess", "metric": metric, "p": test.p, "p_least": test.least}
+                rows.append(frames.figure(test.difference, unit="points", **labels))
         return frames.concat([super().estimates(table, folder), frames.frame(rows)])
 
     def page(self, finished: Sequence[Finished], options: Any) -> Page:
-        calibrated = calibrations.load(options.calibration, explicit=True)
-        pairs = itertools.product(finished, calibrated)
-        rows = [row for run, judge in pairs if judge.fits(run.manifest) for row in correct_shares(run, judge)]
-        findings = []
+        rows, findings, notes = list[Figure](), list[str](), dict[str, None]()
+        judges_known = calibrations.load(options.calibration, explicit=True)
         for run in finished:
+            notes |= dict.fromkeys(_list_notes(run))
+            for judge in judges_known:
+                rows += correct_shares(run, judge) if judge.fits(run.manifest) else ()
             for row in frames.records(run.figures, task="excess")[:1]:  # by VQA, where it was asked
                 findings.append(
                     f"{run.name} draws a thing {tables.format_estimate(row)} points more often when its "
@@ -438,10 +434,9 @@ class Generators(Benchmark):
             members = [cards.Member(run.name) for run in finished]
             samples = cards.Samples(members, measures, words=("prompts", "Generator", "Obeyed"))
             parts = [
-                cards.make_browser(samples, functools.partial(_cards, finished, metrics), title="Images")
+                cards.make_browser(samples, functools.partial(_make_cards, finished, metrics), title="Images")
             ]
-        notes = [*dict.fromkeys(note for run in finished for note in _notes(run))]
-        return Page(self.title, "", notes, findings, parts, figures=[frames.frame(rows)])
+        return Page(self.title, "", [*notes], findings, parts, figures=[frames.frame(rows)])
 
 
 GENERATORS = Generators()

@@ -15,7 +15,7 @@ from nein.loading.references import Need, expand_user
 
 @dataclass(kw_only=True)
 class GeneratorsConfig(Preset, Limit, Seed, RuntimeOptions, Output):
-    """Which generators, on which prompts."""
+    """The generators, their prompts, and the judges of their images."""
 
     presets = "generators/"
     default_out = "runs/generators-PRESET"
@@ -48,7 +48,7 @@ class GeneratorsConfig(Preset, Limit, Seed, RuntimeOptions, Output):
         from nein.models.references import split_label
 
         generators = [split_label(generator)[1] for generator in self.generator]
-        models = [find_pipeline(generator) for generator in generators if not expand_user(generator).is_dir()]
-        of_generators = [Need.parse(model) for model in models if model is not None]
-        of_judges = [need for kind, judge in self.judges.items() for need in model_needs(kind, judge)]
-        return [*filter(None, of_generators), *of_judges]
+        pipelines = [find_pipeline(name) for name in generators if not expand_user(name).is_dir()]
+        needs = [Need.parse(pipeline) for pipeline in pipelines if pipeline]
+        needs += [need for kind, judge in self.judges.items() for need in model_needs(kind, judge)]
+        return [need for need in needs if need]

@@ -1,7 +1,7 @@
-"""Prompts that deny something, for text-to-image models: what must not be in the image, and what must.
+"""Reads prompts that deny something, for text-to-image models: what must be in the image, and what must not.
 
 nano          drawn: "A cat and no dog on a beach.", with both twins
-FILE.csv      columns prompt, wanted, forbidden (things, separated by ";"); where there are any, id and twins:
+FILE.csv      columns prompt, wanted, forbidden (things, separated by ";"); optional: id, and the twins
               affirmed (asks for what is forbidden) and unmentioned (does not name it)
 UniGenBench   its CSV in English; its test points say what is denied: github.com/CodeGoat24/UniGenBench, data
 SpaceVLM      its two lists as JSON: github.com/sepehrkr/SpaceVLM, T2I
@@ -29,14 +29,6 @@ from nein.wording.families import find_named, indefinite
 
 #: The prompt that denies, the one that asks for the same thing, and one that does not mention it.
 ARMS = DENIED, AFFIRMED, UNMENTIONED = ("denied", "affirmed", "unmentioned")
-COLUMNS = ("prompt", "wanted", "forbidden")
-#: Forms of the drawn prompts. w: wanted thing with its article; x: denied noun, a_x: with its article.
-DRAWN = ("{w} and no {x} {place}.", "{w} {place}, without {a_x}.", "There is {w} {place}. There is no {x}.")
-DRAWN_PROMPTS = 120
-#: UniGenBench's test point of denials, and its points that no question about the image alone decides.
-NEGATION, UNASKED = "Grammar - Negation", ("Logical Reasoning", "Text Generation")
-_NOT = re.compile(r"\s*\b(?:not|never)\b|n't\b", re.IGNORECASE)
-_DENYING = re.compile(r"\b(?:no|not|never|none|neither|nor|without)\b|n't\b|\brather than\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -59,17 +51,16 @@ class Prompts:
     @property
     def facts(self) -> Json:
         """For a manifest."""
-        records = self.records
-        sentences = sum(not is_noun(thing) for record in records for thing in record.forbidden)
-        counts = {"sentences": sentences, "left_out": sum(len(record.left_out) for record in records)}
-        digest = json_digest({"prompts": [*map(asdict, records)]})
-        return {"name": self.name, "sha256": digest, "prompts": len(records), **counts}
+        sentences = sum(not is_noun(thing) for record in self.records for thing in record.forbidden)
+        left_out = sum(len(record.left_out) for record in self.records)
+        facts: Json = {"name": self.name, "sha256": json_digest({"prompts": [*map(asdict, self.records)]})}
+        return {**facts, "prompts": len(self.records), "sentences": sentences, "left_out": left_out}
 
-    def find_without(self, index: int, thing: str) -> int | None:
+    def find_without(self, index: int, noun: str) -> int | None:
         """Index of the next prompt that does not name a noun (the first follows the last); None: all do."""
         for other in (*range(index + 1, len(self.records)), *range(index)):
             record = self.records[other]
-            if not find_named([record.texts[DENIED], *record.forbidden, *record.wanted], [thing]):
+            if not find_named([record.texts[DENIED], *record.forbidden, *record.wanted], [noun]):
                 return other
         return None
 
@@ -79,70 +70,87 @@ def is_noun(thing: str) -> bool:
     return not thing.endswith((".", "?"))
 
 
+# --- files ---------------------------------------------------------------------------------------------
+
+#: UniGenBench's test point of denials, and its points that no question about the image alone decides.
+NEGATION, UNASKED = "Grammar - Negation", ("Logical Reasoning", "Text Generation")
+_POINTS = atomic.record({"Testpoints": list[str], "Testpoint Description": list[str]})
+_NOT = re.compile(r"\s*\b(?:not|never)\b|n't\b", re.IGNORECASE)
+_DENYING = re.compile(r"\b(?:no|not|never|none|neither|nor|without)\b|n't\b|\brather than\b", re.IGNORECASE)
+
+
 def load(source: str) -> Prompts:
     """The prompts of "nano" or of a file. Raises UserError, with the line, for a file that cannot be read."""
     if source == "nano":
-        return Prompts([*map(draw, range(DRAWN_PROMPTS))], source)
+        return Prompts([draw(index) for index in range(DRAWN_PROMPTS)], source)
     path = expand_user(source)
     if path.suffix not in (".csv", ".json"):
         raise UserError(f"'{source}' is no list of prompts; give nano, a .csv file, or SpaceVLM's .json.")
     header = "" if path.suffix == ".json" else next(iter(atomic.read_text_lines(path)), "")
     if "prompt_zh" in header:
         raise UserError(f"'{path}' is in Chinese, and denials are read in English; give the English file.")
-    table_reader = _read_unigenbench if "sub_dims" in header else _read_table
-    reader = _read_spacevlm if path.suffix == ".json" else table_reader
+    read = _read_spacevlm if path.suffix == ".json" else _read_table
+    if "sub_dims" in header:
+        read = _read_unigenbench
     records: dict[str, Prompt] = {}
-    for line, record in reader(path):
+    for place, record in read(path):
         if not all(text.strip() for text in record.texts.values()):
-            raise UserError(f"'{path}', line {line}: the prompt is empty; write one, or remove the line.")
+            raise UserError(f"{place}: the prompt is empty; write one, or remove the line.")
         if not record.forbidden and not record.left_out:
-            raise UserError(f"'{path}', line {line}: 'forbidden' is empty; name what the prompt denies.")
+            raise UserError(f"{place}: 'forbidden' is empty; name what the prompt denies.")
         if record.id in records:
-            raise UserError(f"'{path}', line {line}: the id '{record.id}' stands above, too; change one.")
+            raise UserError(f"{place}: the id '{record.id}' stands above, too; change one.")
         records[record.id] = record
     if not records:
         raise UserError(f"'{path}' has no prompt that denies something.")
     return Prompts([*records.values()], path.name)
 
 
-def _read_table(path: Path) -> Iterator[tuple[int, Prompt]]:
-    for number, (line, row) in enumerate(atomic.read_csv(path, COLUMNS)):
+def _read_table(path: Path) -> Iterator[tuple[str, Prompt]]:
+    """Yields the place of every prompt in the file, for messages, and the prompt, as the other readers do."""
+    for number, (line, row) in enumerate(atomic.read_csv(path, ("prompt", "wanted", "forbidden"))):
         texts = {DENIED: row["prompt"], **{arm: row[arm] for arm in ARMS if row.get(arm)}}
-        wanted, forbidden = ((*filter(None, map(str.strip, row[name].split(";"))),) for name in COLUMNS[1:])
-        yield line, Prompt(row.get("id") or str(number), texts, forbidden, wanted)
+        forbidden, wanted = _split_things(row["forbidden"]), _split_things(row["wanted"])
+        yield f"'{path}', line {line}", Prompt(row.get("id") or str(number), texts, forbidden, wanted)
 
 
-def _read_spacevlm(path: Path) -> Iterator[tuple[int, Prompt]]:
+def _split_things(text: str) -> tuple[str, ...]:
+    things = [thing.strip() for thing in text.split(";")]
+    return tuple(thing for thing in things if thing)
+
+
+def _read_spacevlm(path: Path) -> Iterator[tuple[str, Prompt]]:
     """Forbidden things are questions in the list of single denials, and also nouns in that of several."""
     for number, row in enumerate(atomic.read_json(path, list[dict[str, Any]]), start=1):
+        place = f"'{path}', entry {number}"
         try:
-            text, forbidden = row.get("Prompt"), [row["Question2"]]
-            texts = {DENIED: text}
-            if text is None:
+            if "Prompt" in row:
+                texts, forbidden = {DENIED: row["Prompt"]}, (row["Question2"],)
+            else:
                 texts = {DENIED: row["full_prompt"], UNMENTIONED: row["affirmative_prompt"]}
-                forbidden = row["negative_prompts"]
-            yield number, Prompt(str(row.get("id", number)), texts, (*forbidden,), (row["Question1"],))
+                forbidden = tuple(row["negative_prompts"])
+            yield place, Prompt(str(row.get("id", number)), texts, forbidden, (row["Question1"],))
         except KeyError as error:
-            raise UserError(
-                f"'{path}', entry {number} has no {error}; expected a list of SpaceVLM."
-            ) from None
+            raise UserError(f"{place} has no {error}; expected a list of SpaceVLM.") from None
 
 
-def _read_unigenbench(path: Path) -> Iterator[tuple[int, Prompt]]:
+def _read_unigenbench(path: Path) -> Iterator[tuple[str, Prompt]]:
     """The prompts with a denial. The sentences of their other test points are wanted things."""
-    kinds = atomic.record({"Testpoints": list[str], "Testpoint Description": list[str]})
     for line, row in atomic.read_csv(path, ("index",)):
+        place = f"'{path}', line {line}"
         columns = {name.partition("_")[0]: name for name in row}  # prompt_en, sub_dims_en; or without "_en"
-        entry = atomic.parse(row[columns["sub"]].encode(), kinds, f"'{path}', line {line}")
-        points = [*zip(entry["Testpoints"], entry["Testpoint Description"], strict=False)]
-        things_by_denial = {phrase: read_denial(phrase) for point, phrase in points if point == NEGATION}
-        affirmed = [phrase for point, phrase in points if point not in (NEGATION, *UNASKED)]
-        affirmed = [f"{phrase.strip().rstrip('.')}." for phrase in affirmed if not _DENYING.search(phrase)]
-        left_out = tuple(phrase for phrase, things in things_by_denial.items() if not things)
-        forbidden = dict.fromkeys(thing for things in things_by_denial.values() for thing in things)
-        texts = {DENIED: row[columns["prompt"]]}
-        if things_by_denial:
-            yield line, Prompt(row["index"], texts, (*forbidden,), (*dict.fromkeys(affirmed),), left_out)
+        entry = atomic.parse(row[columns["sub"]].encode(), _POINTS, place)
+        forbidden, wanted, left_out = (dict[str, None]() for _ in range(3))  # sets that keep their order
+        for point, phrase in zip(entry["Testpoints"], entry["Testpoint Description"], strict=False):
+            if point == NEGATION:
+                things = read_denial(phrase)
+                forbidden |= dict.fromkeys(things)
+                left_out |= {} if things else {phrase: None}
+            elif point not in UNASKED and not _DENYING.search(phrase):
+                wanted[f"{phrase.strip().rstrip('.')}."] = None
+        if forbidden or left_out:
+            texts = {DENIED: row[columns["prompt"]]}
+            yield place, Prompt(row["index"], texts, (*forbidden,), (*wanted,), (*left_out,))
 
 
 def read_denial(phrase: str) -> tuple[str, ...]:
@@ -155,13 +163,19 @@ def read_denial(phrase: str) -> tuple[str, ...]:
     return (f"{_NOT.sub('', phrase).strip().rstrip('.')}.",) if is_single else ()
 
 
+DRAWN_PROMPTS = 120
+#: Forms of the prompts. w: wanted thing with its article; x: denied noun, a_x: with its article.
+DRAWN = ("{w} and no {x} {place}.", "{w} {place}, without {a_x}.", "There is {w} {place}. There is no {x}.")
+
+
 def draw(index: int) -> Prompt:
     """A prompt of the miniature world with both twins: one thing is wanted, another is denied."""
     rng = scenes.rng_for("val", index, "prompts")
     wanted, denied = rng.sample(scenes.CATEGORIES, 2)
     place = rng.choice(PLACES[rng.choice(tuple(scenes.BACKGROUNDS))][1])
-    words = {"w": indefinite(wanted), "x": denied, "a_x": indefinite(denied), "place": place}
-    texts = {DENIED: rng.choice(DRAWN), AFFIRMED: "{w} and {a_x} {place}.", UNMENTIONED: "{w} {place}."}
-    filled = {arm: text.format(**words) for arm, text in texts.items()}
-    filled = {arm: text[0].upper() + text[1:] for arm, text in filled.items()}
-    return Prompt(f"{index:04d}", filled, (denied,), (wanted,))
+    forms = {DENIED: rng.choice(DRAWN), AFFIRMED: "{w} and {a_x} {place}.", UNMENTIONED: "{w} {place}."}
+    texts = {}
+    for arm, form in forms.items():
+        text = form.format(w=indefinite(wanted), x=denied, a_x=indefinite(denied), place=place)
+        texts[arm] = text[0].upper() + text[1:]
+    return Prompt(f"{index:04d}", texts, (denied,), (wanted,))

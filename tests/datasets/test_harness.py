@@ -58,18 +58,17 @@ def test_a_task_holds_the_questions_and_their_images(tmp_path):
 def write_log(path, task, replies):
     """The log of the harness of that suffix, of replies to the questions of a task (a data frame: `key`,
     `prompt`, `answer`)."""
-    rows = [
-        (row.key, row.prompt, row.answer, text) for row, text in zip(task.itertuples(), replies, strict=True)
-    ]
+    rows, lines = zip(task["key"], task["prompt"], task["answer"], replies, strict=True), []
+    columns = {"index": task["key"], "A": "dog", "answer": task["answer"], "prediction": replies}
     if path.suffix == ".tsv":
-        columns = {"index": task["key"], "A": "dog", "answer": task["answer"], "prediction": replies}
         pd.DataFrame(columns).to_csv(path, sep="\t", index=False)
+    elif path.suffix == ".xlsx":
+        pd.DataFrame(columns).to_excel(path, index=False)
     elif path.suffix == ".jsonl":
-        lines = [
-            {"doc_id": number, "target": right, "filtered_resps": text, "input": prompt}
-            for number, (_, prompt, right, text) in enumerate(rows)
-        ]
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        for number, (_, prompt, right, text) in enumerate(rows):
+            line = {"doc_id": number, "target": right, "filtered_resps": text, "input": prompt}
+            lines.append(json.dumps(line))
+        path.write_text("\n".join(lines))
     else:
         samples = [
             {"epoch": k, "target": right, "metadata": {"key": key}, "output": {"completion": text * k}}
@@ -79,8 +78,10 @@ def write_log(path, task, replies):
         path.write_text(json.dumps({"version": 2, "samples": samples}))
 
 
-@pytest.mark.parametrize("kind", ["tsv", "jsonl", "json"])
+@pytest.mark.parametrize("kind", ["tsv", "xlsx", "jsonl", "json"])
 def test_a_log_gives_the_answers_back(kind, tmp_path):
+    if kind == "xlsx":
+        pytest.importorskip("openpyxl")
     fields = [(one.key, one.prompt, one.answer) for one in QUESTIONS]
     task = pd.DataFrame(fields, columns=["key", "prompt", "answer"])
     write_log(path := tmp_path / f"log.{kind}", task, [*REPLIES.values()])
