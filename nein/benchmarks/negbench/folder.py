@@ -1,4 +1,4 @@
-"""The folder of a NegBench run: its outputs, and the types of their rows (docs/reference/files.md)."""
+"""Defines the folder of a NegBench run: its outputs and the types of their rows (docs/reference/files.md)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from typing_extensions import NotRequired
 from nein.engine.atomic import record
 from nein.engine.folder import MANIFEST_FIELDS, Folder, find_runs
 
-UNUSABLE = "the picture is unusable: "
-PICTURES = "pictures"  # outputs; the others are of tasks: "answers/mcq.rephrased"
+#: Outputs: "pictures" for all tasks of a data set, the others for each task, as "answers/mcq.rephrased".
+PICTURES = "pictures"
 SENTENCES, ANSWERS, SCORES, VERDICTS = "sentences", "answers", "scores", "verdicts"
+UNUSABLE = "the picture is unusable: "  # how the reason for an unreadable image begins
 IMAGE_FAILED, MODEL_FAILED = "picture", "model"  # why a row is tried again (`failed`); "": final
-_WHY = {"reason": str, "failed": str}
+
+_FAILURE = {"reason": str, "failed": str}  # of every row without a value
 _ENCODED = record({"name": str, "key": str, "reason": str, "cut": NotRequired[bool]})
-_FOUND = {"id": str, "source": str, "kind": str, "thing": str, "asked": bool, "rank": int, "image": str}
+_VERDICT = {"id": str, "source": str, "kind": str, "thing": str, "asked": bool, "rank": int, "image": str}
 _SUMMARY = {
     **dict.fromkeys(("model", "dataset", "title", "preset", "protocol", "kind"), str),
     "features": str | None,
@@ -33,10 +35,10 @@ class ResultsDir(Folder):
         PICTURES: _ENCODED,
         SENTENCES: _ENCODED,
         ANSWERS: record(
-            {"id": str, "answer": str | None, "letter": str | None, "chosen": int | None, **_WHY}
+            {"id": str, "answer": str | None, "letter": str | None, "chosen": int | None, **_FAILURE}
         ),
-        SCORES: record({"id": str, "scores": list[float] | None, **_WHY}),
-        VERDICTS: record({**_FOUND, "absent": float | None, **_WHY}),
+        SCORES: record({"id": str, "scores": list[float] | None, **_FAILURE}),
+        VERDICTS: record({**_VERDICT, "absent": float | None, **_FAILURE}),
     }
     manifest_type: ClassVar = record(
         {

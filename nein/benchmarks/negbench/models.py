@@ -1,4 +1,4 @@
-"""The models of `nein negbench eval`: the table `MODELS`, and from a name or reference to a loaded model.
+"""Finds and loads the models of `nein negbench`: the table `MODELS`, then a model by name or reference.
 
 A model is a name of `MODELS`, NAME=REFERENCE (that row's published numbers with other weights), or a
 reference as `metrics.load_dual`, `metrics.load_choices` or `metrics.load_judge` ("itm") takes it.
@@ -34,7 +34,7 @@ from nein.models.remedies import encoders
 
 @dataclass(frozen=True)
 class Model:
-    """A row: a reference, or how to get one."""
+    """A row of `MODELS`: a reference, or how to obtain the weights."""
 
     name: str
     reference: str | None = None
@@ -45,6 +45,7 @@ class Model:
 
     @property
     def obtain(self) -> str:
+        """The sentence that tells a user where the weights are and how to convert them."""
         if self.name == "conch":
             return (
                 "its weights are given out on request at huggingface.co/MahmoodLab/conch, its code is "
@@ -58,6 +59,7 @@ class Model:
         return f"{location}; {convert}, then --model {self.name}=FOLDER"
 
 
+#: Sources of paper_numbers.csv.
 _TABLE_1, _FIGURES, _BASE, _SCALING = "paper_table1", "paper_figures", "repo_baseline", "repo_scaling"
 _LAION = {_BASE: "CLIP-Laion400M", _SCALING: "CLIP-Laion400M-Base", _FIGURES: "CLIP-Laion400M"}
 _NEGFULL = "CLIP_CC12M_NegFull_ViT-B-32_lr1e-8_clw0.99_mlw0.01/checkpoint.pt"
@@ -101,9 +103,9 @@ MODELS: dict[str, Model] = {row.name: row for row in _ROWS}
 
 @dataclass(frozen=True)
 class Choice:
-    """A model as asked for: nothing is loaded."""
+    """A model that the command names; nothing is loaded."""
 
-    asked: str
+    asked: str  # as the command gives it
     name: str  # as tables show it
     slug: str  # its folder
     reference: str  # for `metrics.load_dual` or `metrics.load_judge`
@@ -116,14 +118,14 @@ def choose(model: str, kind: str = "dual") -> Choice:
     """The model behind a name or reference. Raises UserError for a name without weights, or neither."""
     if references.get_object(model) is not None:
         return Choice(model, model, model, model, kind)
-    label, reference = references.split_label(model)
+    label, reference = references.split_label(model)  # NAME=REFERENCE
     if kind == "log":
         name = label or expand_user(reference).stem
         return Choice(model, name, references.slugify(name), reference, kind)
     row = MODELS.get(label or model) if kind == "dual" else None
     if label is not None and row is None:
         return replace(choose(reference, kind), asked=model, name=label, slug=label)
-    if label is not None:
+    if label is not None:  # a row with other weights
         slug = f"{label}-{references.slugify(reference)}"
         return Choice(model, label, slug, _resolve(reference, kind), kind, row)
     if row is not None:
@@ -138,6 +140,7 @@ def choose(model: str, kind: str = "dual") -> Choice:
 
 
 def _resolve(reference: str, kind: str) -> str:
+    """The reference with its path or weights found. Raises UserError for an unknown name."""
     if kind == "dual" and metrics.dual_prefix(reference) is not None:
         return reference
     form = parse_reference(reference).kind
@@ -191,21 +194,25 @@ def check(choice: Choice) -> None:
 
 
 def load(choice: Choice, config: Any, device: str) -> object:
-    """Raises MetricError."""
+    """Loads a model of the kind "dual", "vlm" or "itm". Raises MetricError."""
     if (model := references.get_object(choice.asked)) is not None:
         return model
-    where, how = choice.reference, dict[str, Any](device=device, dtype=config.dtype)
+    reference, options = choice.reference, dict[str, Any](device=device, dtype=config.dtype)
     if choice.kind == "itm":
-        return metrics.load_judge("itm", where, **how)
+        return metrics.load_judge("itm", reference, **options)
     if choice.kind == "dual":
-        encoder = metrics.load_dual(where, batch_size=config.batch_size, **how)
+        encoder = metrics.load_dual(reference, batch_size=config.batch_size, **options)
         if "image" not in getattr(encoder, "modalities", ("image",)):
-            raise UserError(f"'{where}' encodes sentences alone; give it to nein negbench analyse instead.")
+            raise UserError(
+                f"'{reference}' encodes sentences alone; give it to nein negbench analyse instead."
+            )
         return encoder
-    judge = where.removeprefix(JUDGE)  # judge:REFERENCE, or what only `load_judge` knows, is a judge
+    # "vlm": judge:REFERENCE, and code, which only `load_judge` knows, is a judge that chooses.
+    judge = reference.removeprefix(JUDGE)
     served = is_served(judge)
     services = Services.create(config, config.cache_dir / "answers.sqlite" if served else None)
-    how |= services.options if served else {}
-    if judge != where or parse_reference(where).is_code:
-        return choices.JudgeChoices(services.keep(metrics.load_judge("vqa", judge, **how)))
-    return services.keep(metrics.load_choices(where, batch_size=config.batch_size, **how))
+    if served:
+        options |= services.options
+    if judge != reference or parse_reference(reference).is_code:
+        return choices.JudgeChoices(services.keep(metrics.load_judge("vqa", judge, **options)))
+    return services.keep(metrics.load_choices(reference, batch_size=config.batch_size, **options))

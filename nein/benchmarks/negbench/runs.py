@@ -1,5 +1,6 @@
-"""The benchmark NegBench, the runs of `nein negbench eval`, and `nein negbench convert`. A run is a model,
-alone or with a remedy, on a data set; names, data and models are checked here, and nothing is loaded."""
+"""Makes the runs of `nein negbench eval` and defines the benchmark NegBench; then `nein negbench convert`.
+
+A run is a model, alone or with a remedy, on a data set. Names and data are checked; nothing is loaded."""
 
 from __future__ import annotations
 
@@ -50,14 +51,14 @@ def _make_model(choice: Choice, load: Callable[[], Any]) -> Model:
     if choice.kind != "dual":
         return Model.one(choice.slug, load, references.find_place(choice.reference))
 
+    def load_with_remedy() -> Any:
+        return encoders.add_remedy(load(), choice.remedy) if choice.remedy else load()
+
     def describe(loaded: Any) -> Row:
         facts = {"scale": loaded.scale, "bias": loaded.bias, "quick_gelu": loaded.quick_gelu}
         return {"model": (loaded.fingerprint, {**loaded.describe(), **facts})}
 
-    def add_remedy() -> Any:
-        return encoders.add_remedy(load(), choice.remedy) if choice.remedy else load()
-
-    return Model(choice.slug, add_remedy, describe)
+    return Model(choice.slug, load_with_remedy, describe)
 
 
 def _make_judge(config: EvalConfig, device: str) -> Model:
@@ -81,7 +82,12 @@ def _make_run(
     tasks: Sequence[Task],
     answers: Mapping[str, str],
 ) -> ModelRun:
-    """The run of a model on a data set. model: None for a log of another harness. answers: by key."""
+    """The run of a model on a data set.
+
+    model    None for a log of another harness.
+    answers  Of a log: `questions.question_key` -> answer.
+    """
+    # What decides the rows.
     identity: Row = {
         "model": references.identify(choice.asked),
         "kind": choice.kind,
@@ -100,6 +106,8 @@ def _make_run(
         identity |= {"prompt": config.prompt, "scoring": config.scoring}
     elif choice.kind == "dual":
         identity["features"] = config.features
+
+    # What tables and pages tell of the run.
     summary = {
         "model": choice.name,
         "dataset": data.name,
@@ -116,38 +124,24 @@ def _make_run(
     facts = {"config": dataclasses.asdict(config), "data": data_facts, "summary": summary}
     folder = ResultsDir(config.out_dir / choice.slug / data.name)
     model_tasks = ModelTasks(folder, config, data, tasks, choice.kind, model, answers)
-    judge = {"judge": references.identify(config.judge), **references.digest_models({"judge": config.judge})}
-    outputs, run_stages = {}, list[Stage]()
-    if choice.kind == "dual":  # features, then verdicts on the images that captions find
+
+    outputs, run_stages = {}, list[Stage]()  # outputs with an identity of their own
+    if choice.kind == "dual":
         run_stages = [model_tasks.encode_images(), *map(model_tasks.encode_sentences, model_tasks.tasks)]
+        judge = {"judge": references.identify(config.judge)}
+        judge |= references.digest_models({"judge": config.judge})
         for task in tasks:
             if isinstance(task, RetrievalTask) and task.asked:
                 outputs[name_output(task)] = judge
                 run_stages.append(Judging(tasks=model_tasks, task=task, model=_make_judge(config, device)))
-    else:  # the questions of every task, and those of its baselines
-        remote = references.find_place(choice.reference) == "remote"
-        for stage, _ in (pair for task in tasks for pair in model_tasks.ask_questions(task)):
-            if stage.task.questions:
-                stage.asks = {choice.reference: 1} if remote else {}
-                run_stages.append(stage)
+    else:
+        is_remote = references.find_place(choice.reference) == "remote"
+        for task in tasks:
+            for stage, _ in model_tasks.ask_questions(task):
+                if stage.task.questions:
+                    stage.asks = {choice.reference: 1} if is_remote else {}
+                    run_stages.append(stage)
     return ModelRun(folder, choice.name, identity, run_stages, facts, outputs, tasks=model_tasks)
-
-
-def convert(options: ConvertConfig) -> None:
-    """The command `nein negbench convert`. Raises UserError or MetricError."""
-    if not options.source.is_file():
-        raise UserError(f"There is no file '{options.source}'; pass the checkpoint to convert.")
-    if not options.folder.absolute().parent.is_dir():
-        raise UserError(f"The parent of '{options.folder}' does not exist; make it first.")
-    from nein.loading.digests import file_sha256
-    from nein.metrics.dual import openclip
-
-    facts = openclip.convert(
-        options.source, options.folder, architecture=options.architecture, quick_gelu=options.quick_gelu
-    )
-    origin = {"file": options.source.name, "sha256": file_sha256(options.source), **facts}
-    atomic.write_text(options.folder / "origin.json", json.dumps(origin, indent=2) + "\n")
-    print(f"{options.folder}: {facts['tensors']} tensors of {options.architecture}, as safetensors.")
 
 
 class NegBench(Benchmark):
@@ -163,13 +157,12 @@ class NegBench(Benchmark):
 
     def runs(self, config: Any, device: str) -> list[Run]:
         """One run per model, remedy and data set."""
-        references_by_kind = {
-            "dual": config.model,
-            "vlm": config.vlm,
-            "itm": config.match,
-            "log": config.answers_from,
-        }
-        choices = [models.choose(name, kind) for kind, names in references_by_kind.items() for name in names]
+        choices = [
+            *(models.choose(name, "dual") for name in config.model),
+            *(models.choose(name, "vlm") for name in config.vlm),
+            *(models.choose(name, "itm") for name in config.match),
+            *(models.choose(name, "log") for name in config.answers_from),
+        ]
         runner.name_folders((choice.slug, choice.asked) for choice in choices)
         selected = select_tasks(config)
         if any(task.asked for _, tasks in selected for task in tasks):
@@ -178,24 +171,26 @@ class NegBench(Benchmark):
         for choice in {choice.slug: choice for choice in choices}.values():
             models.check(choice)
             load = Shared(functools.partial(models.load, choice, config, device))
-            pairs = [
-                (data, [task for task in tasks if task.fits_model(choice.kind)]) for data, tasks in selected
-            ]
-            if not any(tasks for _, tasks in pairs):
+            fitting = []  # (data set, its tasks that the model can do)
+            for data, tasks in selected:
+                if own_tasks := [task for task in tasks if task.fits_model(choice.kind)]:
+                    fitting.append((data, own_tasks))
+            if not fitting:
                 raise UserError(
                     f"'{choice.asked}' fits none of these tasks: --model scores captions, --vlm and --match "
                     "answer questions; pass another model, or other --tasks."
                 )
             answers: dict[str, str] = {}
             if choice.kind == "log":
-                all_tasks = [task for _, tasks in pairs for task in tasks]
+                all_tasks = [task for _, tasks in fitting for task in tasks]
                 exported = questions.export_questions(all_tasks, config.seed)
                 answers = harness.read_answers(expand_user(choice.reference), exported)
             for remedy in ("", *(config.mend if choice.kind == "dual" else ())):
                 variant = models.add_remedy(choice, remedy)
                 model = None if choice.kind == "log" else _make_model(variant, load)
-                make = functools.partial(_make_run, config, variant, device, model=model, answers=answers)
-                all_runs += [make(data=data, tasks=tasks) for data, tasks in pairs if tasks]
+                inputs: dict[str, Any] = {"model": model, "answers": answers}
+                for data, tasks in fitting:
+                    all_runs.append(_make_run(config, variant, device, data=data, tasks=tasks, **inputs))
         return all_runs
 
     def scores(self, run: Any) -> ScoreTable:
@@ -213,8 +208,7 @@ class NegBench(Benchmark):
         return table.where(metric=("accuracy", "recall@1", f"satisfied@{max(KS)}"))
 
     def comparable_scores(self, table: ScoreTable, folder: Any) -> ScoreTable:
-        """Text-to-image recall at 1 by kind of caption, and accuracy by type of question, for each task and
-        wording."""
+        """Recall at 1, text to image, by kind of caption; accuracy by type; each by task and wording."""
         rows = table.where(metric=("accuracy", "recall@1")).frame
         rows = rows.reindex(columns=list(dict.fromkeys([*rows, *DETAILS])))
         rows = rows[rows["direction"].isna() | (rows["direction"] == TEXT_TO_IMAGE)]
@@ -226,3 +220,20 @@ class NegBench(Benchmark):
 
 
 NEGBENCH = NegBench()
+
+
+def convert(options: ConvertConfig) -> None:
+    """The command `nein negbench convert`. Raises UserError or MetricError."""
+    if not options.source.is_file():
+        raise UserError(f"There is no file '{options.source}'; pass the checkpoint to convert.")
+    if not options.folder.absolute().parent.is_dir():
+        raise UserError(f"The parent of '{options.folder}' does not exist; make it first.")
+    from nein.loading.digests import file_sha256
+    from nein.metrics.dual import openclip
+
+    facts = openclip.convert(
+        options.source, options.folder, architecture=options.architecture, quick_gelu=options.quick_gelu
+    )
+    origin = {"file": options.source.name, "sha256": file_sha256(options.source), **facts}
+    atomic.write_text(options.folder / "origin.json", json.dumps(origin, indent=2) + "\n")
+    print(f"{options.folder}: {facts['tensors']} tensors of {options.architecture}, as safetensors.")

@@ -1,5 +1,7 @@
-"""Tables, plots and sections of a NegBench report. A row is a model on a data set with one wording of the
-captions; published estimates (`source` "printed") have rows of their own."""
+"""Defines the tables, plots and sections of a NegBench report: which estimate stands in which row and column.
+
+A row is a model on a data set with one wording of the captions; published estimates (`source` "printed") have
+rows of their own. Metrics: see `estimates`."""
 
 from __future__ import annotations
 
@@ -20,9 +22,9 @@ from nein.reporting.tables import Column, Row, Show, Table
 from nein.statistics import two_way
 from nein.wording.families import CONSTRUCTIONS, DEPTH, OTHERS
 
-# --- tables ----------------------------------------------------------------------------------------------
+# --- how tables show estimates -------------------------------------------------------------------------
 
-NAME = (Row("model"), Row("data"), Row("variant", "captions"))
+RUN_ROWS = (Row("model"), Row("data"), Row("variant", "captions"))
 _CAPTION_KIND = Row("kind", "found by", {NEGATED: "negated caption", ORIGINAL: "original caption"})
 _ESTIMATE, _EFFECT = tables.estimate("reach"), tables.estimate("reach", 3)  # an effect has three digits
 BEAF_METRICS = ("precision", "recall", "F1", "F1 (TU, ID)")  # besides accuracy
@@ -31,59 +33,65 @@ BEAF_METRICS = ("precision", "recall", "F1", "F1 (TU, ID)")  # besides accuracy
 def _make_columns(
     column: str, names: Iterable[str], show: Show = _ESTIMATE, title: str = "{}", **entries: str
 ) -> list[Column]:
-    """A table column for each of `names`, which are entries of the frame's column `column`."""
+    """A table column for each of `names`, entries of the frame's column `column`. title: {} becomes the name;
+    entries: further ones of the estimates shown."""
     return [Column(title.format(name), {**entries, column: name}, show) for name in names]
 
 
 def _count_scored(**entries: str) -> Column:
-    """The column "scored": samples with a value, of all; entries: of the estimate that counts them."""
+    """The column "scored", samples with a value of all; entries: of the estimate that has these counts."""
     return Column("scored", entries, tables.count_scored)
 
 
 def _show_corrected(figures: Sequence[Figure]) -> str:
-    """The share, or why it is not given."""
+    """The share, or why there is none."""
     return figures[0].get("refused") or tables.format_estimate(figures[0], interval="reach")
 
 
 def _show_selected(figures: Sequence[Figure]) -> str:
     """The shares of chosen and of offered options: "28.8 [26.3, 31.3] (33.4)"."""
     by_metric = {figure["metric"]: figure for figure in figures}
-    share = tables.format_estimate(by_metric.get("selected"), interval="reach")
-    return (
-        f"{share} ({tables.format_estimate(by_metric['offered'])})"
-        if "selected" in by_metric
-        else tables.DASH
-    )
+    if "selected" not in by_metric:
+        return tables.DASH
+    share = tables.format_estimate(by_metric["selected"], interval="reach")
+    return f"{share} ({tables.format_estimate(by_metric['offered'])})"
 
 
 def _make_retrieval_table(direction: str, title: str) -> Table:
+    """The table of recall; direction: of `scoring`."""
     columns: list[Column] = []
     for k in KS:
-        judged = {"metric": f"without@{k}", "kind": NEGATED, "statistic": "corrected"}
         columns += [
             Column(f"R@{k} ↑", {"metric": f"recall@{k}", "kind": ORIGINAL}, _ESTIMATE),
             Column(f"R-Neg@{k} ↑", {"metric": f"recall@{k}", "kind": NEGATED}, _ESTIMATE),
             Column(f"negation gap@{k} ↓", {"metric": f"gap@{k}"}, _ESTIMATE),
-            *(
-                Column(f"R-Neg@{k}, {name}", {"metric": f"{name}@{k}", "kind": NEGATED}, _ESTIMATE)
-                for name in BASELINES
-            ),
-            Column(f"without the thing@{k} ↑", judged, _show_corrected),
         ]
-    return Table(direction, f"{title} retrieval", NAME, (*columns, _count_scored()), {"direction": direction})
+        for name in BASELINES:
+            baseline = {"metric": f"{name}@{k}", "kind": NEGATED}
+            columns.append(Column(f"R-Neg@{k}, {name}", baseline, _ESTIMATE))
+        judged = {"metric": f"without@{k}", "kind": NEGATED, "statistic": "corrected"}
+        columns.append(Column(f"without the thing@{k} ↑", judged, _show_corrected))
+    return Table(
+        direction, f"{title} retrieval", RUN_ROWS, (*columns, _count_scored()), {"direction": direction}
+    )
 
 
 def _make_judged_table(
     metric: str, titles: Mapping[str, str], title: str, note: str, rows: Sequence[Row]
 ) -> Table:
     """A table of `metric` at every k. titles: statistic ("": any) -> title of its column, with {} for k."""
-    columns, selection = list[Column](), {"metric": tuple(f"{metric}@{k}" for k in KS)}
+    columns: list[Column] = []
     for k in KS:
         for statistic, name in titles.items():
-            entries = {"metric": f"{metric}@{k}"} | ({"statistic": statistic} if statistic else {})
+            entries = {"metric": f"{metric}@{k}"}
+            if statistic:
+                entries["statistic"] = statistic
             columns.append(Column(name.format(k), entries, _show_corrected))
+    selection = {"metric": tuple(f"{metric}@{k}" for k in KS)}
     return Table(metric, title, rows, (*columns, _count_scored()), selection, note)
 
+
+# --- tables: retrieval, multiple choice, groups of questions ---------------------------------------------
 
 RETRIEVED = _make_retrieval_table(TEXT_TO_IMAGE, "Text to image")
 JUDGED = _make_judged_table(
@@ -93,7 +101,7 @@ JUDGED = _make_judged_table(
     "Share of the first pictures found in which a judge does not see what the negated caption denies, and "
     "the same corrected for the judge's calibrated error (Rogan & Gladen). Beside it the original caption of "
     "the same picture, which denies nothing, and pictures drawn at random: most pictures lack most things.",
-    (*NAME, _CAPTION_KIND),
+    (*RUN_ROWS, _CAPTION_KIND),
 )
 SATISFIED = _make_judged_table(
     "satisfied",
@@ -101,7 +109,7 @@ SATISFIED = _make_judged_table(
     "Retrieval judged by the questions of a test",
     "Share of the first pictures found that show what the caption affirms and are without what it denies, as "
     "the judge answers; its error about these questions is not known. Beside it pictures drawn at random.",
-    (*NAME, _CAPTION_KIND),
+    (*RUN_ROWS, _CAPTION_KIND),
 )
 AVOIDED = _make_judged_table(
     "avoided",
@@ -109,12 +117,12 @@ AVOIDED = _make_judged_table(
     "What the denial keeps away",
     "Share without the thing of what a negated caption finds, minus that of its original caption, in points, "
     "paired, as judged.",
-    NAME,
+    RUN_ROWS,
 )
 MULTIPLE_CHOICE = Table(
     "choice",
     "Multiple choice",
-    NAME,
+    RUN_ROWS,
     (
         Column("accuracy ↑", {"metric": "accuracy", "type": "all"}, _show_corrected),
         *_make_columns("type", TEMPLATES, _show_corrected, metric="accuracy"),
@@ -132,7 +140,7 @@ MULTIPLE_CHOICE = Table(
 BASELINE_TABLE = Table(
     "halves",
     "Without the picture, without the text",
-    (*NAME, Row("metric", "shown")),
+    (*RUN_ROWS, Row("metric", "shown")),
     (Column(by="type", show=_ESTIMATE, order=("all", *TEMPLATES)), _count_scored(type="all")),
     {"metric": (*BASELINES, GAIN, *READER)},
     "Text only: with the mean of all pictures (encoders) or a grey one (others, each distinct question "
@@ -143,18 +151,18 @@ BASELINE_TABLE = Table(
 CHOSEN = Table(
     "chosen",
     "What is chosen",
-    NAME,
+    RUN_ROWS,
     (*_make_columns("template", TEMPLATES, _show_selected, "{} (offered)"), _count_scored(metric="selected")),
     {"metric": ("selected", "offered")},
 )
 WRONG = Table(
     "wrong",
     "Wrong answers, by what was chosen",
-    (*NAME, Row("type", "questions")),
+    (*RUN_ROWS, Row("type", "questions")),
     (*_make_columns("template", TEMPLATES), Column("wrong answers", show=tables.count())),
     {"metric": "wrong"},
 )
-_GROUP_ROWS = (*NAME, Row("type", "together"))
+_GROUP_ROWS = (*RUN_ROWS, Row("type", "together"))
 JOINT = Table(
     "joint",
     "Answered right together",
@@ -180,7 +188,7 @@ DIFFICULTY = Table(
 PARTS = Table(
     "parts",
     "Minimal pairs: what decides the scores",
-    NAME,
+    RUN_ROWS,
     (
         *_make_columns("part", two_way.PARTS, _EFFECT, "{} effect", metric="effect"),
         *_make_columns("part", two_way.PARTS, title="{} %", metric="part"),
@@ -250,6 +258,7 @@ CHOICES_PLOT = plots.plot(
 
 
 def _plot_difficulty(axis: str, condition: str) -> plots.Plot:
+    """A curve per family of negation: all four right, by level of the axis."""
     names = {name: name.replace("_", " ") for name in CONSTRUCTIONS}
     return plots.plot(
         axis.replace(" ", "_"),
