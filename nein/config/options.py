@@ -1,7 +1,8 @@
-"""From a dataclass to a command line: argparse reads the words, pydantic checks the values.
+"""Turns a dataclass into a command line: argparse parses the words, pydantic checks the values.
 
-Precedence: command line > `--config FILE` > preset (`configs/<presets><preset>.yaml`) > default. A field that
-is itself a dataclass becomes a group of dotted options below its docstring.
+Each command of `nein` has its dataclass, a subclass of `Options`. Precedence of values: command line >
+`--config FILE` > preset (`configs/<presets><preset>.yaml`) > default. A field that is itself a dataclass
+becomes a group of dotted options below its docstring.
 """
 
 from __future__ import annotations
@@ -26,20 +27,19 @@ from nein.loading.digests import Json
 from nein.loading.errors import UserError, match_name, near_match, unknown
 from nein.loading.references import Need, check_credentials
 
-PRESETS = ("nano", "paper")
-SHORT = {"out": "-o", "number": "-n"}  # option -> its short flag, in every command that has it
+# --- types of options ------------------------------------------------------------------------
 
 
 def split_names(value: Any) -> list[str]:
     """["a", "b"] from "a,b" or from a list, each once; "none" and "" are the empty list."""
     items = value if isinstance(value, list | tuple | set) else str(value).split(",")
-    # A string without blanks stays the same object: it may carry a model.
+    # A string without blanks stays the same object: a subclass of str may carry a model.
     words = [item if isinstance(item, str) and item == item.strip() else str(item).strip() for item in items]
     words = [word for word in dict.fromkeys(words) if word]
     return [] if words == ["none"] else words
 
 
-def _device(value: str) -> str:
+def _check_device(value: str) -> str:
     if not re.fullmatch(DEVICES, value):
         raise ValueError(DEVICE_NAMES)
     return value
@@ -51,12 +51,14 @@ Paths = Annotated[list[Path], pydantic.PlainValidator(lambda value: [*map(Path, 
 UnitInterval = Annotated[float, pydantic.Field(ge=0, le=1)]
 #: A number of drawn scenes, pairs or questions, each of at least one file.
 DrawnCount = Annotated[int, pydantic.Field(gt=0, le=1_000_000)]
-Device = Annotated[str, pydantic.AfterValidator(_device)]
+Device = Annotated[str, pydantic.AfterValidator(_check_device)]
+
+
+# --- declaring the options of a command --------------------------------------------------------
 
 
 class Options:
-    """The options of a command: a dataclass of fields by `option` and `argument`. A subclass that changes a
-    default keeps the help.
+    """Base of the options of a command, dataclasses with fields by `option` and `argument`.
 
     presets         Prefix of the preset files below `configs` ("negbench/eval-"); None: the command has none.
     preset_option   The option that names a preset; its values `preset_names`, its default `default_preset`.
@@ -66,7 +68,7 @@ class Options:
     __pydantic_config__: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(extra="forbid")
     presets: ClassVar[str | None] = None
     preset_option: ClassVar[str] = "preset"
-    preset_names: ClassVar[Sequence[str]] = PRESETS
+    preset_names: ClassVar[Sequence[str]] = ("nano", "paper")
     default_preset: ClassVar[str | None] = "nano"
     epilog: ClassVar[str] = ""
 
@@ -74,17 +76,18 @@ class Options:
         """Check the values alone, without models or data. Raises UserError."""
 
     def needs(self) -> list[Need]:
-        """The models and data that the command downloads, for `nein fetch`. Raises UserError, EditorError or
+        """The models and data that `nein fetch` downloads for the command. Raises UserError, EditorError or
         MetricError for an unknown name."""
         return []
 
     @classmethod
     def parse(cls: type[Config], argv: Sequence[str]) -> Config:
+        """The checked options of a command line."""
         return read(cls, argv)[0]
 
     @classmethod
     def create(cls: type[Config], **values: Any) -> Config:
-        """The checked options of a call in Python; the preset gives those that are missing or None."""
+        """The checked options of a call in Python; missing ones and None come from the preset."""
         plain = _make_plain({name: value for name, value in values.items() if value is not None})
         return _build(cls, _merge_preset(cls, [plain]))
 
@@ -93,11 +96,11 @@ Config = TypeVar("Config", bound=Options)
 
 
 def option(default: Any, text: str, group: str = "", **more: Any) -> Any:
-    """A field of a command's dataclass: `--name VALUE`.
+    """A field of a command's dataclass that becomes `--name VALUE`.
 
     text   Its help, under the heading `group`; `<presets>`, `<counted>`, `<default_out>` are filled in.
     more   `value`: the metavar. `in_file`: only a key of --config. `negatable`: adds --no-NAME. `among`: the
-           allowed words of a list, each called `what`.
+           allowed words of a list, which errors call `what` ("format").
     """
     metadata = {"help": text, "group": group, **more}
     if isinstance(default, list | dict):
@@ -106,8 +109,11 @@ def option(default: Any, text: str, group: str = "", **more: Any) -> Any:
 
 
 def argument(metavar: str, text: str, default: Any = dataclasses.MISSING) -> Any:
-    """A positional field; a list has at least one value. Optional if it has a default."""
+    """A field that becomes a positional argument, optional if it has a default."""
     return dataclasses.field(default=default, metadata={"help": text, "metavar": metavar})
+
+
+# --- reading a command line --------------------------------------------------------------------
 
 
 def read(
@@ -121,7 +127,7 @@ def read(
     """The checked options of a command line, and whether `--dry-run` was given.
 
     prog      The command, for `--help` and errors.
-    to_fetch  Accept what is not on this machine yet.
+    to_fetch  Skip `Options.check`: models and data may not be on this machine yet.
 
     Raises UserError; for `--help` prints and raises SystemExit(0).
     """
@@ -135,24 +141,30 @@ def read(
     return _build(cls, values, prog, to_fetch), dry_run
 
 
-def _flag(name: str) -> str:  # underscores of `models.vqa_options` stay
+def _flag(name: str) -> str:
+    """ "--batch-size" of "batch_size"; underscores of dotted options ("models.vqa_options") stay."""
     return "--" + (name if "." in name else name.replace("_", "-"))
 
 
 def _parse_words(cls: type[Options], parser: argparse.ArgumentParser, argv: Sequence[str]) -> Json:
     """Values of the command line by key, not yet checked; dotted options are nested."""
     options = flatten_fields(cls)
-    mappings = [f"{_flag(key)}." for key, item in options.items() if typing.get_origin(item.hint) is dict]
+    # --- mappings: argparse gets "--columns.category subset" as "--columns.KEY=category=subset"
+    mappings = [key for key, item in options.items() if typing.get_origin(item.hint) is dict]
+    prefixes = tuple(f"{_flag(key)}." for key in mappings)
     words: list[str] = []
     remaining = iter(argv)
-    for word in remaining:  # --columns.category subset: argparse gets --columns.KEY=category=subset
-        if start := next((start for start in mappings if word.startswith(start)), ""):
+    for word in remaining:
+        if word.startswith(prefixes):
             flag, equals, text = word.partition("=")
             text = text if equals else next(remaining, "--")
             if not equals and text.startswith("--"):
                 raise UserError(f"{flag}: expected one argument; see {parser.prog} --help.")
-            word = f"{start}KEY={flag[len(start) :]}={text}"
+            prefix = next(prefix for prefix in prefixes if word.startswith(prefix))
+            word = f"{prefix}KEY={flag.removeprefix(prefix)}={text}"
         words.append(word)
+
+    # --- argparse
     try:
         namespace, unknown_words = parser.parse_known_args(words)
     except argparse.ArgumentError as error:
@@ -160,30 +172,49 @@ def _parse_words(cls: type[Options], parser: argparse.ArgumentParser, argv: Sequ
         raise UserError(f"{flag}: {error.message}; see {parser.prog} --help.") from None
     if unknown_words:
         raise _explain_unknown(parser, unknown_words[0].partition("=")[0])
+
+    # --- values by key
     typed: Json = {}
     for name, value in vars(namespace).items():
         hint = options[name].hint if name in options else None
         if typing.get_origin(hint) is dict:
-            pairs = [entry.partition("=") for entry in value]  # (key, "=", text)
-            texts = typing.get_args(hint)[1] is str
-            value = {key: text if texts else _parse_entry(text, f"{name}.{key}") for key, _, text in pairs}
+            entries, holds_texts = (
+                dict(entry.split("=", 1) for entry in value),
+                typing.get_args(hint)[1] is str,
+            )
+            if not holds_texts:
+                entries = {key: _parse_entry(text, f"{name}.{key}") for key, text in entries.items()}
+            value = entries
         elif hint in (Names, Paths) and "metavar" not in options[name].metadata:
-            value = ",".join(value)
+            value = ",".join(value)  # of a repeated option
         elif value == "null" and type(None) in typing.get_args(hint):
             value = None
         outer, _, inner = name.rpartition(".")
-        (typed.setdefault(outer, {}) if outer else typed)[inner] = value
+        group = typed.setdefault(outer, {}) if outer else typed
+        group[inner] = value
     return typed
 
 
+def _parse_entry(text: str, name: str) -> Any:
+    """Value of a mapping's entry, read as YAML; a text stays as given: "house #3" keeps its "#3"."""
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise UserError(f"{_flag(name)} is '{text}', which is not valid YAML.") from None
+    return text if isinstance(value, str) or text.lstrip().startswith("#") else value
+
+
 def _explain_unknown(parser: argparse.ArgumentParser, word: str) -> UserError:
+    """The error for a word of the command line that argparse does not know."""
     flags = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
-    near, guess = near_match(word.replace("_", "-"), flags), f"see {parser.prog} --help."
+    problem = f"Unknown option {word}" if word.startswith("-") else f"'{word}' has no option before it"
     if word.startswith("-"):
-        return UserError(f"Unknown option {word}; {f'did you mean {near}?' if near else guess}")
-    model_flag = next((flag for flag in ("--editor", "--model") if flag in flags), "")
-    near = f"--{word}" if f"--{word}" in flags else f"{model_flag} {word}" if model_flag else ""
-    return UserError(f"'{word}' has no option before it; {f'did you mean {near}?' if near else guess}")
+        guess = near_match(word.replace("_", "-"), flags)
+    elif f"--{word}" in flags:
+        guess = f"--{word}"
+    else:
+        guess = next((f"{flag} {word}" for flag in ("--editor", "--model") if flag in flags), None)
+    return UserError(f"{problem}; {f'did you mean {guess}?' if guess else f'see {parser.prog} --help.'}")
 
 
 def _merge_preset(cls: type[Options], sources: Sequence[Mapping[str, Any]]) -> Json:
@@ -196,15 +227,30 @@ def _merge_preset(cls: type[Options], sources: Sequence[Mapping[str, Any]]) -> J
             raise unknown(cls.preset_option, str(preset), cls.preset_names)
         if preset is not None:
             package = Path(__file__).resolve().parents[1]
-            # In an installed package, or in a checkout; a plug-in gives an absolute path.
-            file = Path("configs", f"{cls.presets}{preset}.yaml")
+            file = Path("configs", f"{cls.presets}{preset}.yaml")  # a plug-in's `presets` is absolute
+            # `configs` is in the installed package or, in a checkout, next to it.
             values = _read_yaml(package / file if (package / file).is_file() else package.parent / file)
     for source in sources:
         for name, value in source.items():
-            inner: Any = values.get(name)
-            are_groups = isinstance(inner, dict) and isinstance(value, dict)
-            values[name] = {**inner, **value} if are_groups else value
+            old: Any = values.get(name)
+            are_groups = isinstance(old, dict) and isinstance(value, dict)
+            values[name] = {**old, **value} if are_groups else value
     return values
+
+
+def _read_yaml(file: Path) -> Json:
+    if not file.is_file():
+        if file.is_dir():
+            raise UserError(f"'{file}' is a folder; --config takes a YAML file.")
+        raise UserError(f"There is no configuration file '{file}'; check the path of --config.")
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        detail = " ".join(str(error).split())
+        raise UserError(f"The configuration file '{file}' is not valid YAML: {detail}.") from None
+    if content is not None and not isinstance(content, dict):
+        raise UserError(f"The configuration file '{file}' must hold 'key: value' lines; see --dry-run.")
+    return content or {}
 
 
 def _build(
@@ -212,9 +258,9 @@ def _build(
 ) -> Config:
     """Checked options from their values by key. Raises UserError."""
     check_credentials(values)
-    needed = [item for item in fields(cls) if item.default is dataclasses.MISSING]
-    if missing := [item.metadata["metavar"] for item in needed if not values.get(item.name)]:
-        choices = ", ".join(literals(needed[0].hint))
+    required = [item for item in fields(cls) if item.default is dataclasses.MISSING]
+    if missing := [item.metadata["metavar"] for item in required if not values.get(item.name)]:
+        choices = ", ".join(literals(required[0].hint))
         hint = f": {choices}" if choices else f"; see {prog} --help"
         raise UserError(f"{prog} needs {' and '.join(missing)}{hint}.")
     for key, item in flatten_fields(cls).items():  # pydantic would accept YAML's true as 1
@@ -237,9 +283,10 @@ def _build(
 
 
 def _explain_invalid(cls: type[Options], error: pydantic.ValidationError, prog: str) -> UserError:
+    """The first of pydantic's errors as a sentence with the option's name."""
     first = error.errors(include_url=False)[0]
     key, value = ".".join(map(str, first["loc"])), first["input"]
-    cause, options = first.get("ctx", {}).get("error"), flatten_fields(cls)
+    cause, options = first.get("ctx", {}).get("error"), flatten_fields(cls)  # cause: raised by a validator
     if isinstance(cause, UserError):
         return cause
     if first["type"] == "unexpected_keyword_argument":
@@ -249,11 +296,11 @@ def _explain_invalid(cls: type[Options], error: pydantic.ValidationError, prog: 
         guess = f"did you mean '{key.removesuffix(name)}{near}'?" if near else f"see {prog} --help."
         return UserError(f"Unknown key '{key}'; {guess}")
     near = near_match(str(value), literals(options[key].hint)) if key in options else None
-    message = str(cause or re.sub(r"(Input|String) should ", "", first["msg"]).partition(", unable")[0])
     label = options[key].metadata.get("metavar", _flag(key)) if key in options else key
-    message = message.removeprefix("be ")
+    rule = str(cause or re.sub(r"(Input|String) should ", "", first["msg"]).partition(", unable")[0])
+    rule = rule.removeprefix("be ")
     return UserError(
-        f"{label} is '{value}'; it must be {message}{f' (did you mean {near!r}?)' if near else '.'}"
+        f"{label} is '{value}'; it must be {rule}{f' (did you mean {near!r}?)' if near else '.'}"
     )
 
 
@@ -264,8 +311,22 @@ def dump(config: Options) -> str:
     return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
 
 
+def _make_plain(value: Any) -> Any:
+    """Dataclasses as dictionaries and paths as texts, at any depth."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = dataclasses.asdict(value)
+    if isinstance(value, dict):
+        return {key: _make_plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_make_plain(inner) for inner in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+# --- the fields of a dataclass, and its parser -------------------------------------------------
+
+
 class Field(NamedTuple):
-    """One option. metadata: from the group that declares it, where the class only changes its default."""
+    """One option. metadata: of `option` or `argument`, also if a subclass has changed the default."""
 
     name: str
     hint: Any
@@ -288,7 +349,7 @@ def _collect_fields(cls: type) -> tuple[Field, ...]:
     return tuple(result)
 
 
-#: Cached; the annotation hides from mypy that `cache` wants a Hashable, which no dataclass type is to it.
+#: Cached `_collect_fields`; the annotation is for mypy, to which a dataclass type is not Hashable.
 fields: Callable[[type], tuple[Field, ...]] = functools.cache(_collect_fields)
 
 
@@ -296,9 +357,10 @@ def flatten_fields(cls: type) -> dict[str, Field]:
     """Options by key; those of a group have dotted keys."""
     options: dict[str, Field] = {}
     for item in fields(cls):
-        is_group = inspect.isclass(item.hint) and dataclasses.is_dataclass(item.hint)
-        inner = fields(item.hint) if is_group else ()
-        options |= {f"{item.name}.{part.name}": part for part in inner} or {item.name: item}
+        if inspect.isclass(item.hint) and dataclasses.is_dataclass(item.hint):
+            options |= {f"{item.name}.{inner.name}": inner for inner in fields(item.hint)}
+        else:
+            options[item.name] = item
     return options
 
 
@@ -306,16 +368,18 @@ def make_parser(
     cls: type[Options], prog: str, description: str, preset: Mapping[str, Any] | None = None
 ) -> argparse.ArgumentParser:
     """Parser of a command. preset: values that `--help` shows as defaults."""
-    options, groups = flatten_fields(cls), {item.name: item.hint for item in fields(cls)}
+    options = flatten_fields(cls)
     positional = [item.metadata["metavar"] for item in options.values() if "metavar" in item.metadata]
-    source = "--config, then the preset" if cls.presets is not None else "--config"
     in_file = ", ".join(name for name, item in options.items() if item.metadata.get("in_file"))
-    end = f"{cls.epilog} Precedence: command line, then {source}."
+    source = "--config, then the preset" if cls.presets is not None else "--config"
+    epilog = f"{cls.epilog} Precedence: command line, then {source}."
+    epilog += f" Further keys of a --config file: {in_file}." if in_file else ""
+    has_options = len(positional) < len(options)
     parser = argparse.ArgumentParser(
         prog=prog,
         usage=" ".join(["%(prog)s", *positional, "[OPTIONS]"]),
         description=description,
-        epilog=f"{end} Further keys of a --config file: {in_file}." if in_file else end,
+        epilog=epilog if has_options else cls.epilog,
         argument_default=argparse.SUPPRESS,
         formatter_class=functools.partial(argparse.HelpFormatter, max_help_position=30),
         allow_abbrev=False,
@@ -323,58 +387,59 @@ def make_parser(
         exit_on_error=False,
     )
     parser.add_argument("-h", "--help", action="store_true", help="show this help message and exit")
-    if len(positional) < len(options):
+    if has_options:
         parser.add_argument("--config", metavar="FILE", action="append", help="YAML file of options")
-        parser.add_argument(
-            "--dry-run", action="store_true", help="print the configuration and what would be done"
-        )
-    else:
-        parser.epilog = cls.epilog
-    headings: Json = {"": parser}  # title -> group of arguments
+        dry_run_help = "print the configuration and what would be done"
+        parser.add_argument("--dry-run", action="store_true", help=dry_run_help)
+
+    # --- options under their titles, "Main" first
+    classes = {item.name: item.hint for item in fields(cls)}
+    groups: Json = {"": parser}  # title -> argparse's group of arguments
     titles = {key: key.rpartition(".")[0] or item.metadata.get("group", "") for key, item in options.items()}
     for name, title in sorted(titles.items(), key=lambda pair: pair[1] != "Main"):
         item, (outer, _, inner) = options[name], name.rpartition(".")
         if item.metadata.get("in_file"):
             continue
-        if title not in headings:
-            about = " ".join((groups[outer].__doc__ or "").split()) if outer else None
-            heading = "Language model" if title == "llm" else title.capitalize() if outer else title
-            headings[title] = parser.add_argument_group(heading, about)
-        # --- default and help
+        if title not in groups:
+            about = " ".join((classes[outer].__doc__ or "").split()) if outer else None
+            heading = title.capitalize() if outer else title
+            groups[title] = parser.add_argument_group("Language model" if title == "llm" else heading, about)
         defaults = (preset or {}).get(outer, {}) if outer else preset or {}
-        default, hint = defaults.get(inner, item.default), item.hint
-        filled = re.sub(
-            "<(presets|counted|default_out)>", lambda m: getattr(cls, m[1]), item.metadata["help"]
-        )
-        text = filled.replace("%", "%%")
-        if "metavar" in item.metadata:
-            count = "*" if hint == Paths else "?"
-            headings[title].add_argument(name, metavar=item.metadata["metavar"], help=text, nargs=count)
-            continue
-        flag, choices = _flag(name), ",".join(literals(hint))
-        # --- metavar and action
-        if re.search(r"\b(int|float)\b", str(hint)):
-            metavar = "N"
-        elif "Path" in str(hint):
-            metavar = "PATH"
-        else:
-            metavar = "NAME" if hint == Names else re.sub(r".*[._]", "", name).upper()
-        metavar = item.metadata.get("value", metavar)
-        settings: Json = {"metavar": f"{{{choices}}}" if choices else metavar}
-        if item.metadata.get("negatable") or hint == bool | None:
-            settings = {"action": argparse.BooleanOptionalAction}
-        elif hint is bool:
-            settings = {"action": "store_true"}
-        elif hint in (Names, Paths):
-            settings = {"metavar": f"{metavar},...", "action": "append"}
-        elif typing.get_origin(hint) is dict:
-            settings, flag, default = {"metavar": "VALUE", "action": "append"}, f"{flag}.KEY", None
-        if default not in (None, [], "") and default is not False and "(default: " not in text:
-            displayed = ",".join(map(str, default)) if isinstance(default, list) else str(default)
-            text += f" (default: {displayed.replace('%', '%%')})"
-        short = [SHORT[name]] if name in SHORT else []
-        headings[title].add_argument(flag, *short, dest=name, help=text, **settings)
+        text = item.metadata["help"]
+        text = re.sub("<(presets|counted|default_out)>", lambda match: getattr(cls, match[1]), text)
+        default = defaults.get(inner, item.default)
+        _add_argument(groups[title], name, item, text=text.replace("%", "%%"), default=default)
     return parser
+
+
+def _add_argument(group: Any, name: str, item: Field, *, text: str, default: Any) -> None:
+    """Adds an option or a positional argument to a group of the parser. text: its help."""
+    hint, metadata = item.hint, item.metadata
+    if "metavar" in metadata:  # of `argument`
+        group.add_argument(name, metavar=metadata["metavar"], help=text, nargs="*" if hint == Paths else "?")
+        return
+    if re.search(r"\b(int|float)\b", str(hint)):
+        metavar = "N"
+    elif "Path" in str(hint):
+        metavar = "PATH"
+    else:
+        metavar = "NAME" if hint == Names else re.sub(r".*[._]", "", name).upper()  # its last word
+    metavar = metadata.get("value", metavar)
+    flag, choices = _flag(name), ",".join(literals(hint))
+    settings: Json = {"metavar": f"{{{choices}}}" if choices else metavar}
+    if metadata.get("negatable") or hint == bool | None:
+        settings = {"action": argparse.BooleanOptionalAction}
+    elif hint is bool:
+        settings = {"action": "store_true"}
+    elif hint in (Names, Paths):
+        settings = {"metavar": f"{metavar},...", "action": "append"}
+    elif typing.get_origin(hint) is dict:
+        settings, flag, default = {"metavar": "VALUE", "action": "append"}, f"{flag}.KEY", None
+    if default not in (None, [], "") and default is not False and "(default: " not in text:
+        displayed = ",".join(map(str, default)) if isinstance(default, list) else str(default)
+        text += f" (default: {displayed.replace('%', '%%')})"
+    short = {"out": ["-o"], "number": ["-n"]}.get(name, [])  # in every command with such an option
+    group.add_argument(flag, *short, dest=name, help=text, **settings)
 
 
 def literals(hint: Any) -> list[str]:
@@ -383,37 +448,3 @@ def literals(hint: Any) -> list[str]:
     if typing.get_origin(hint) is Literal:
         return [str(word) for word in typing.get_args(hint)]
     return literals(parts[0]) if len(parts) == 1 else []
-
-
-def _parse_entry(text: str, name: str) -> Any:
-    """Value of a mapping's entry, read as YAML; text stays as given: "house #3" keeps its "#3"."""
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise UserError(f"{_flag(name)} is '{text}', which is not valid YAML.") from None
-    return text if isinstance(value, str) or text.lstrip().startswith("#") else value
-
-
-def _read_yaml(file: Path) -> Json:
-    if not file.is_file():
-        if file.is_dir():
-            raise UserError(f"'{file}' is a folder; --config takes a YAML file.")
-        raise UserError(f"There is no configuration file '{file}'; check the path of --config.")
-    try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        detail = " ".join(str(error).split())
-        raise UserError(f"The configuration file '{file}' is not valid YAML: {detail}.") from None
-    if content is not None and not isinstance(content, dict):
-        raise UserError(f"The configuration file '{file}' must hold 'key: value' lines; see --dry-run.")
-    return content or {}
-
-
-def _make_plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = dataclasses.asdict(value)
-    if isinstance(value, dict):
-        return {key: _make_plain(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_make_plain(inner) for inner in value]
-    return str(value) if isinstance(value, Path) else value
