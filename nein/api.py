@@ -1,7 +1,7 @@
-"""The commands as functions, for notebooks and scripts: `nein.evaluate(my_edit, limit=48)`.
+"""The Python API: evaluations as functions, for notebooks and scripts: `nein.evaluate(my_edit, limit=48)`.
 
-A function takes the options of its command by name, and objects in place of names. It works in this process
-and writes the same folder, which a second call resumes.
+A function takes the options of its command by name, and models as objects or by name. It works in this
+process, writes the same folder as the command, which a second call resumes, and returns a `Result`.
 """
 
 from __future__ import annotations
@@ -41,13 +41,14 @@ if TYPE_CHECKING:
     import pandas as pd
     from PIL.Image import Image
 
-#: A function (image, instruction) -> image, a pipeline of diffusers, an `editors.Editor`, or what
-#: `nein eval --editor` takes: a name, a folder, a hub id, a place.
-Editing: TypeAlias = Any
+#: An editor, as `evaluate` describes it.
+Editor: TypeAlias = Any
+
+# --- evaluations ---------------------------------------------------------------------------------
 
 
 def evaluate(
-    editor: Editing | Sequence[Editing] | Mapping[str, Editing],
+    editor: Editor | Sequence[Editor] | Mapping[str, Editor],
     *,
     data: str | None = None,
     limit: int | None = None,
@@ -58,24 +59,23 @@ def evaluate(
     concurrency: int | None = None,
     **options: Any,
 ) -> EditingResult:
-    """Edits, scores and reports, as `nein eval` does.
+    """Evaluates image editors on negative instructions, as `nein eval` does.
 
     editor   `edit(image: PIL.Image.Image, instruction: str) -> PIL.Image.Image`, with a parameter `seed` if
-             it is random; a diffusers pipeline; an `editors.Editor`; a name ("magicbrush"), a folder, a hub
-             id, a place ("my_module:edit"); several of these; or a mapping from names to them.
+             it is random; a diffusers pipeline; an `editors.Editor`; what `nein eval --editor` takes
+             ("magicbrush", "my_module:edit", a folder, a hub id); several; or a mapping from names to them.
     data     "nano" (drawn scenes that ship with nein), a folder in NeIn's layout, or "hub:OWNER/NAME".
     limit    Only the first samples.
     metrics  Names of `metrics.METRICS` (default: the preset's).
     control  Affirmative twins to run as well, "remove" and "add" (default: the preset's, "remove").
     preset   "nano", or "paper": the published checkpoints, judges and settings.
-    out      Folder of results, which is resumed (default: one below runs/ for these editors, and another one
-             for another function of the same name).
+    out      Folder of results, which is resumed (default: below runs/, named by the editors and a digest).
     concurrency  Parallel calls of a function (default: 1). It may be async. It is called again if a service
              is busy or silent (see `editors.function`), and raises `nein.Refused` if a service declines.
     options  Other options of `nein eval` by name: `seed`, `batch_size`, `device`, `models={"vqa": ...}`.
 
-    Raises UserError, EditorError or MetricError (each a ValueError). An exception of the function is the
-    error of its sample, which is counted and shown; if all first samples fail, it is raised.
+    Raises UserError, EditorError or MetricError (each a ValueError). An exception of the function is counted
+    as the error of its sample; if all first samples fail, it is raised.
     """
     if concurrency is not None:
         options["endpoint"] = {**options.get("endpoint", {}), "concurrency": concurrency}
@@ -85,18 +85,18 @@ def evaluate(
     config = EvalConfig.create(preset=preset, editor=editors, **values, **options)
     machine: Json = {"dtype": config.dtype, "batch_size": config.batch_size, "preset": preset}
 
-    # Editors get the options that they take; if none takes one, the first editor raises an error.
+    # Editors get the options that they take; if none takes any, the first editor raises an error.
     any_takes = len(editors) > len(objects) or any(map(takes_options, objects.values()))
 
-    def make(name: str, thing: Any, device: str) -> Any:
+    def load(name: str, model: Any, device: str) -> Any:
         overrides = config.editor_options
-        if any_takes and not takes_options(thing):
+        if any_takes and not takes_options(model):
             overrides = {key: value for key, value in overrides.items() if key in FUNCTION_OPTIONS}
-        return make_editor(thing, name=name, device=device, **machine, **overrides)
+        return make_editor(model, name=name, device=device, **machine, **overrides)
 
     from nein.benchmarks.nein.run import NEIN
 
-    return EditingResult(*_run(NEIN, config, objects, make), tuple(sections.make_paper_tables()))
+    return EditingResult(*_run_benchmark(NEIN, config, objects, load), sections.make_paper_tables())
 
 
 def negvqa(
@@ -108,7 +108,7 @@ def negvqa(
     out: str | Path | None = None,
     **options: Any,
 ) -> Result:
-    """Asks questions and their negations, as `nein negvqa` does.
+    """Evaluates vision-language models on questions and their negations, as `nein negvqa` does.
 
     model    `answer(image: PIL.Image.Image, question: str, options: list[str]) -> str`: a letter, or a
              sentence that begins with one; what `nein negvqa --model` takes ("nano:negvqa", a folder, a hub
@@ -122,23 +122,14 @@ def negvqa(
         options.setdefault("scoring", ["generated"])  # a function gives no probabilities
     config = NegvqaConfig.create(preset=preset, model=models, data=data, limit=limit, out=out, **options)
 
-    def make(name: str, thing: Any, device: str) -> Any:
-        return make_choice_model(thing, name)
+    def load(name: str, model: Any, device: str) -> Any:
+        return make_choice_model(model, name)
 
     from nein.benchmarks.negvqa.runs import NEGVQA
     from nein.benchmarks.negvqa.sections import GAP, accuracy_table
 
-    return Result(*_run(NEGVQA, config, objects, make), (accuracy_table(config.protocol, "clustered"), GAP))
-
-
-def run(benchmark: str, *, preset: str = "nano", out: str | Path | None = None, **options: Any) -> Result:
-    """Evaluates on a benchmark by its name, also of a plug-in, with the options of its command by name."""
-    from nein.benchmarks import registry
-
-    entry = registry.get(benchmark)
-    config: Any = entry.config.create(preset=preset, out=out, **options)
-    finished = _run(entry, config, {}, lambda name, thing, device: thing)
-    return Result(*finished, tuple(entry.headline))
+    finished = _run_benchmark(NEGVQA, config, objects, load)
+    return Result(*finished, [accuracy_table(config.protocol, "clustered"), GAP])
 
 
 def negbench(
@@ -150,12 +141,12 @@ def negbench(
     out: str | Path | None = None,
     **options: Any,
 ) -> Result:
-    """Retrieval and multiple choice with negated captions, as `nein negbench eval` does.
+    """Evaluates retrieval and multiple choice with negated captions, as `nein negbench eval` does.
 
-    model    An object with `encode_image(pictures) -> (N, D)` and `encode_text(sentences) -> (N, D)`; (model,
+    model    An object with `encode_image(images) -> (N, D)` and `encode_text(sentences) -> (N, D)`; (model,
              processor) of transformers; (model, transform, tokenizer) of open_clip; what `nein negbench eval
              --model` takes ("nano:clip", a folder, a hub id); a list of these; or a mapping from names to
-             them. An object may have a `fingerprint`, a text that changes with its weights (default: digits
+             them. An object may have a `fingerprint`, a text that changes with its weights (default: a digest
              of its code and of the weights of its torch modules).
     data     "nano" (drawn scenes), or a folder with NegBench's released files.
 
@@ -164,23 +155,32 @@ def negbench(
     models, objects = _name_models([model] if isinstance(model, tuple) else model)
     config = NegbenchConfig.create(preset=preset, model=models, data=data, limit=limit, out=out, **options)
 
-    def make(name: str, thing: Any, device: str) -> Any:
-        mark = getattr(thing, "fingerprint", None)
-        if not isinstance(mark, str):  # `dual.make_dual` hashes the weights of (model, processor)
-            mark = "" if isinstance(thing, tuple) else dual.fingerprint_of(thing)
-        return dual.make_dual(thing, name=name, batch_size=config.batch_size, fingerprint=mark)
+    def load(name: str, model: Any, device: str) -> Any:
+        fingerprint = getattr(model, "fingerprint", None)
+        if not isinstance(fingerprint, str):  # `dual.make_dual` hashes the weights of (model, processor)
+            fingerprint = "" if isinstance(model, tuple) else dual.fingerprint_of(model)
+        return dual.make_dual(model, name=name, batch_size=config.batch_size, fingerprint=fingerprint)
 
     from nein.benchmarks.negbench.runs import NEGBENCH
     from nein.benchmarks.negbench.sections import SECTIONS
 
-    headline = tuple(table for section in SECTIONS[:2] for table in section.tables)
-    return Result(*_run(NEGBENCH, config, objects, make), headline)
+    headline = [table for section in SECTIONS[:2] for table in section.tables]
+    return Result(*_run_benchmark(NEGBENCH, config, objects, load), headline)
+
+
+def run(benchmark: str, *, preset: str = "nano", out: str | Path | None = None, **options: Any) -> Result:
+    """Evaluates on a benchmark by its name, also of a plug-in, with the options of its command by name."""
+    from nein.benchmarks import registry
+
+    entry = registry.get(benchmark)
+    config: Any = entry.config.create(preset=preset, out=out, **options)
+    return Result(*_run_benchmark(entry, config, {}, lambda name, model, device: model), entry.headline)
 
 
 def judge(
     images: Any, questions: Any, *, model: str = "nano:llava", device: str = "auto", dtype: str = "float32"
 ) -> pd.DataFrame:
-    """Asks a judge about images, as Removal does.
+    """Asks a judge questions about images, as the metric Removal does.
 
     images     One or several: `PIL.Image.Image`, or (H, W, 3) uint8.
     questions  One or several, for every image.
@@ -195,61 +195,67 @@ def judge(
     from nein import metrics
     from nein.metrics.judges.base import find_template
 
-    single = not isinstance(images, list | tuple)
-    pictures = [np.array(image) for image in ([images] if single else images)]
+    image_list = images if isinstance(images, list | tuple) else [images]
+    arrays = [np.array(image) for image in image_list]  # (H, W, 3) uint8 each
     several = isinstance(questions, Iterable) and not isinstance(questions, str)
-    words = list(questions) if several else [questions]
-    if strange := [question for question in words if not isinstance(question, str)]:
+    sentences = list(questions) if several else [questions]
+    if strange := [question for question in sentences if not isinstance(question, str)]:
         raise UserError(f"A question is {strange[0]!r}; give a sentence, or a list of them.")
     device = Processes().device(device)
     loaded = metrics.load_judge("vqa", references.resolve(model), device=device, dtype=dtype)
-    prompts = [find_template(loaded.template).wrap(question) for question in words]
-    rows = [
-        (number, question, answer.text, answer.p_yes, answer.p_no)
-        for number, answers in enumerate(loaded.ask(pictures, [prompts] * len(pictures)))
-        for question, answer in zip(words, answers, strict=True)
-    ]
+    prompts = [find_template(loaded.template).wrap(question) for question in sentences]
+    rows = []
+    for number, answers in enumerate(loaded.ask(arrays, [prompts] * len(arrays))):
+        for question, answer in zip(sentences, answers, strict=True):
+            rows.append((number, question, answer.text, answer.p_yes, answer.p_no))
     return pd.DataFrame(rows, columns=["image", "question", "answer", "p_yes", "p_no"])
 
 
-def _run(
-    benchmark: Benchmark, config: Any, objects: Mapping[str, Any], make: Callable[[str, Any, str], Any]
+def _run_benchmark(
+    benchmark: Benchmark, config: Any, objects: Mapping[str, Any], load: Callable[[str, Any, str], Any]
 ) -> tuple[Benchmark, Path, tuple[str, ...]]:
-    """Makes models of the objects and runs the benchmark here; returns the first fields of a `Result`."""
+    """Runs a benchmark in this process; returns the first three fields of a `Result`.
+
+    objects  Name -> a user's model. load: (name, that model, device) -> the benchmark's model.
+    """
     if objects and config.on == "ray":
         raise UserError(
-            f"on='{config.on}' computes in other processes, which lack {', '.join(objects)}; leave out `on`."
+            f"on='ray' computes in other processes, which lack {', '.join(objects)}; leave out `on`."
         )
     with contextlib.closing(start(config)) as executor:
-        models = {name: make(name, thing, executor.device) for name, thing in objects.items()}
+        models = {name: load(name, thing, executor.device) for name, thing in objects.items()}
         if config.out is None and models:  # a folder for these models, by their names and a digest
-            marks = json_digest({name: thing.fingerprint for name, thing in models.items()})[:8]
-            config.out = f"{config.out_dir}-{'-'.join([*models][:3])}-{marks}"
-        for option in ("editor", "model") if models else ():
-            words = getattr(config, option, [])
-            loaded = [references.InMemory(name, models[name]) if name in models else name for name in words]
-            setattr(config, option, loaded)
+            digest = json_digest({name: model.fingerprint for name, model in models.items()})[:8]
+            config.out = f"{config.out_dir}-{'-'.join([*models][:3])}-{digest}"
+        for option in ("editor", "model"):
+            if models and hasattr(config, option):
+                names = getattr(config, option)
+                loaded = [references.InMemory(n, models[n]) if n in models else n for n in names]
+                setattr(config, option, loaded)
         try:
             benchmark(config, executor)
         except UnicodeEncodeError as error:  # half a character, in the answer of a function
             raise UserError(explain_error(error) or str(error)) from None
-        names = dict.fromkeys(run.name for run in benchmark.runs(config, executor.device))
-        return benchmark, config.out_dir, tuple(names)
+        run_names = dict.fromkeys(run.name for run in benchmark.runs(config, executor.device))
+        return benchmark, config.out_dir, tuple(run_names)
+
+
+# --- results -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """Finished runs of one benchmark in a folder. A notebook shows its tables.
+    """Finished runs of one benchmark. `print` and notebooks display the headline.
 
-    out    The folder of results, with the benchmark's tables and plots.
-    names  Names of the runs of this call in tables.
-    shown  The tables.
+    out       The folder of results, with the benchmark's tables and plots.
+    names     Names of the runs of this call.
+    headline  The main tables of the benchmark.
     """
 
     benchmark: Benchmark
     out: Path
     names: tuple[str, ...]
-    shown: tuple[Table, ...] = ()
+    headline: Sequence[Table] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "out", self.out.absolute())  # stays valid in another working folder
@@ -257,19 +263,19 @@ class Result:
     @functools.cached_property
     def figures(self) -> pd.DataFrame:
         """Every estimate, tidy: its dimensions, `value`, `low`, `high` (95 % interval), `n`, `unscored`."""
-        file = self.out / FIGURES_CSV  # of NegBench, which says of each what data it is on
+        file = self.out / FIGURES_CSV  # NegBench has one for all runs; others have one in each
         files = [file] if file.exists() else sorted(self.out.rglob(FIGURES_CSV))
         figures = frames.concat(map(frames.read, files))
         return frames.select(figures, model=self.models).reset_index(drop=True)
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The entries of the column "model" of this call."""
+        """The models of this call, as the column "model" of `figures` names them."""
         return self.names
 
     def table(self) -> pd.DataFrame:
         """The main table as text, a row per model: values with their 95 % intervals."""
-        return _to_frame(tables.make_sheets(self.shown, self.figures)[0])
+        return _to_frame(tables.make_sheets(self.headline, self.figures)[0])
 
     @property
     def runs(self) -> list[Path]:
@@ -280,8 +286,8 @@ class Result:
         """The negation gap per model and metric, in points: the loss when the input is negated (for
         `evaluate`: Removal after "Remove the X." minus Removal after a sentence that X is absent); `value`,
         `low`, `high`, `n`. Empty without a pair to compare."""
-        every = self.benchmark.gaps(self.benchmark.load_finished(self.runs))
-        gaps = frames.select(every, statistic="gap").rename(columns={"metric": "", "measure": "metric"})
+        gaps = frames.select(self.benchmark.gaps(self.benchmark.load_finished(self.runs)), statistic="gap")
+        gaps = gaps.drop(columns="metric", errors="ignore").rename(columns={"measure": "metric"})
         gaps = gaps.reindex(columns=["model", "metric", "value", "low", "high", "n"]).reset_index(drop=True)
         return gaps.assign(**{name: 100 * gaps[name] for name in ("value", "low", "high")})
 
@@ -304,19 +310,21 @@ class Result:
         return Path(file)
 
     def _repr_html_(self) -> str:
-        sheets = tables.make_sheets(self.shown, self.figures)
+        sheets = tables.make_sheets(self.headline, self.figures)
         parts = (f"<h4>{sheet.title}</h4>{_to_frame(sheet).to_html(index=False)}" for sheet in sheets)
         return f"{''.join(parts)}<p>{html.escape(str(self.out))}</p>"
 
     def __repr__(self) -> str:
-        sheets = tables.make_sheets(self.shown, self.figures)
+        sheets = tables.make_sheets(self.headline, self.figures)
         return "\n\n".join(tables.format_plain(sheet, 20) for sheet in sheets) + f"\n{self.out}"
 
 
 class EditingResult(Result):
+    """What `evaluate` returns: each editor has a run per kind of instruction ("ip2p/negative")."""
+
     @property
     def models(self) -> tuple[str, ...]:
-        """The names of the editors: "ip2p" of "ip2p/negative"."""
+        """The names of the editors."""
         return tuple({name.rpartition("/")[0] for name in self.names})
 
     def table(self) -> pd.DataFrame:
@@ -356,29 +364,33 @@ def _to_frame(sheet: Sheet) -> pd.DataFrame:
     return pd.DataFrame(sheet.rows, columns=sheet.columns)
 
 
+# --- models as arguments -------------------------------------------------------------------------
+
+
 def _name_models(models: Any) -> tuple[list[str], Json]:
-    """The names of models for the command, and the objects among them by name. models: one model, several, or
-    a mapping from names to them: texts or paths, or objects."""
+    """(names for the command, name -> object) of one model, several, or a mapping from names to models. A
+    model is a text or a path, which the command resolves, or an object."""
     several = models if isinstance(models, Mapping | list | tuple | set) else [models]
-    pairs = several.items() if isinstance(several, Mapping) else [("", thing) for thing in several]
+    pairs = several.items() if isinstance(several, Mapping) else [("", model) for model in several]
     names: list[str] = []
     objects: Json = {}
-    for name, thing in pairs:
-        if thing is None:
+    for name, model in pairs:
+        if model is None:
             raise UserError(
                 "None is no editor or model; give a function, an object, a name, or a list of them."
             )
-        if not name and not isinstance(thing, str | Path):
-            name = name_of(thing[0] if isinstance(thing, tuple) and thing else thing)  # (model, processor)
-        safe = name and (re.sub(r"[^A-Za-z0-9._-]+", "-", str(name)).strip("-.") or "model")
-        if isinstance(thing, str | Path):
-            names.append(f"{safe}={thing}" if safe else str(thing))
+        is_object = not isinstance(model, str | Path)
+        if is_object and not name:
+            name = name_of(model[0] if isinstance(model, tuple) and model else model)  # (model, processor)
+        label = name and (re.sub(r"[^A-Za-z0-9._-]+", "-", str(name)).strip("-.") or "model")
+        if is_object:
+            label = f"my-{label}" if label in ("all", "none") else label  # words that lists of names reserve
+            numbered = (f"{label}-{number}" for number in itertools.count(2))
+            label = next(free for free in itertools.chain([label], numbered) if free not in objects)
+            names.append(references.InMemory(label, model))
+            objects[label] = model
         else:
-            safe = f"my-{safe}" if safe in ("all", "none") else safe  # words that a list of names reserves
-            endings = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
-            free = next(f"{safe}{end}" for end in endings if f"{safe}{end}" not in objects)
-            names.append(references.InMemory(free, thing))
-            objects[free] = thing
+            names.append(f"{label}={model}" if label else str(model))
     if not names:
         raise UserError(
             "There is no editor or model to evaluate; give a function, a name, or a list of them."
