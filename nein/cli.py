@@ -1,4 +1,4 @@
-"""The command `nein`: a table of subcommands. Heavy modules are imported after the options are parsed.
+"""The command `nein`: finds the subcommand in a table, parses its options, imports it and runs it.
 
 Packages add benchmarks by entry points of the group `nein.benchmarks` (`nein.benchmarks.registry`).
 """
@@ -19,102 +19,71 @@ from nein.config.groups import Command
 from nein.engine.exits import USER_MISTAKE, exit_with, make_printable
 from nein.loading.errors import UserError, near_match
 
-#: The first commands of `nein --help`.
-EVERYDAY = ("eval", "negbench eval", "negvqa", "report", "compare", "grid", "list")
-
 # fmt: off
+#: Name -> help, options ("module:class"), function ("module:name"); the name has one word or two.
 COMMANDS: dict[str, Command] = {
-    "eval": Command(
-        "evaluate image editors on negative instructions (NeIn)",
+    "eval": Command("evaluate image editors on negative instructions (NeIn)",
         "nein.benchmarks.nein.config:EvalConfig", "nein.benchmarks.nein.run:NEIN", shared=True,
         announces="nein.benchmarks.progress:estimate_requests"),
-    "rewriters": Command(
-        "measure what rewriters make of negative instructions",
+    "rewriters": Command("measure what rewriters make of negative instructions",
         "nein.benchmarks.rewriters_config:RewritersConfig", "nein.benchmarks.rewriters:REWRITERS",
         shared=True, announces="nein.benchmarks.progress:estimate_requests"),
-    "generators": Command(
-        "evaluate text-to-image models on prompts that deny something",
+    "generators": Command("evaluate text-to-image models on prompts that deny something",
         "nein.benchmarks.generators_config:GeneratorsConfig", "nein.benchmarks.generators:GENERATORS",
         shared=True, announces="nein.benchmarks.progress:estimate_requests"),
-    "grid": Command(
-        "draw samples and their edits in one image",
+    "grid": Command("draw samples and their edits in one image",
         "nein.benchmarks.nein.config:GridConfig", "nein.benchmarks.nein.grid:draw_grid"),
-    "report": Command(
-        "write a page, tables and plots of finished runs",
+    "report": Command("write a page, tables and plots of finished runs",
         "nein.benchmarks.nein.config:ReportConfig", "nein.benchmarks.finished:report"),
-    "compare": Command(
-        "compare runs: paired differences, intervals, tests, power",
+    "compare": Command("compare runs: paired differences, intervals, tests, power",
         "nein.benchmarks.nein.config:CompareConfig", "nein.benchmarks.finished:compare"),
-    "mend": Command(
-        "try the remedies for a model and recommend one",
+    "mend": Command("try the remedies for a model and recommend one",
         "nein.benchmarks.mend_config:MendConfig", "nein.benchmarks.mend:run", shared=True),
-    "export": Command(
-        "export scores and figures of runs as two tables",
+    "export": Command("export scores and figures of runs as two tables",
         "nein.benchmarks.config:ExportConfig", "nein.benchmarks.finished:export"),
-    "leaderboard": Command(
-        "rank models and remedies by negation gap, on one page",
+    "leaderboard": Command("rank models and remedies by negation gap, on one page",
         "nein.benchmarks.config:LeaderboardConfig", "nein.benchmarks.finished:leaderboard"),
-    "calibrate": Command(
-        "measure the error rates of a run's judges",
+    "calibrate": Command("measure the error rates of a run's judges",
         "nein.judges.config:CalibrateConfig", "nein.judges.calibrate:run"),
-    "check": Command(
-        "check that an editor or a judge keeps its contract",
+    "check": Command("check that an editor or a judge keeps its contract",
         "nein.judges.config:CheckConfig", "nein.judges.check:run"),
-    "study": Command(
-        "make pages for blind human labels; compare with judges",
+    "study": Command("make pages for blind human labels; compare with judges",
         "nein.judges.config:StudyConfig", "nein.judges.study:run"),
-    "data nano": Command(
-        "draw the miniature world into a folder",
+    "data nano": Command("draw the miniature world into a folder",
         "nein.datasets.command:DrawConfig", "nein.datasets.command:draw"),
-    "data show": Command(
-        "write a page of samples, instructions and counts of data",
+    "data show": Command("write a page of samples, instructions and counts of data",
         "nein.benchmarks.config:DataPageConfig", "nein.benchmarks.data_page:show"),
-    "data check": Command(
-        "validate annotations and images of a NeIn folder",
+    "data check": Command("validate annotations and images of a NeIn folder",
         "nein.datasets.command:CheckConfig", "nein.datasets.command:check"),
-    "status": Command(
-        "show progress of runs: done, running, rate, ETA",
+    "status": Command("show progress of runs: done, running, rate, ETA",
         "nein.config.groups:Runs", "nein.benchmarks.progress:status"),
-    "list": Command(
-        "list editors, metrics, judges, models, data, benchmarks",
+    "list": Command("list editors, metrics, judges, models, data, benchmarks",
         "nein.listing:ListConfig", "nein.listing:run"),
-    "reproduce": Command(
-        "measure a published table and compare it with the paper",
+    "reproduce": Command("measure a published table and compare it with the paper",
         "nein.reproduce:ReproduceConfig", "nein.reproduce:run", announces="nein.reproduce:announce"),
-    "convert": Command(
-        "convert an original checkpoint to safetensors",
+    "convert": Command("convert an original checkpoint to safetensors",
         "nein.models.convert:ConvertConfig", "nein.models.convert:run"),
-    "generate": Command(
-        "make a NeIn data set from captioned images",
+    "generate": Command("make a NeIn data set from captioned images",
         "nein.generate.config:BuildConfig", "nein.generate.nein.files:build", shared=True),
-    "stats": Command(
-        "count negative sentences in a caption set",
+    "stats": Command("count negative sentences in a caption set",
         "nein.generate.config:StatsConfig", "nein.generate.nein.stats:run"),
-    "negbench eval": Command(
-        "evaluate CLIP-like and generative models (NegBench)",
+    "negbench eval": Command("evaluate CLIP-like and generative models (NegBench)",
         "nein.benchmarks.negbench.config:EvalConfig", "nein.benchmarks.negbench.runs:NEGBENCH", shared=True,
         announces="nein.benchmarks.progress:estimate_requests"),
-    "negbench judge": Command(
-        "check whether retrieved images really lack the object",
+    "negbench judge": Command("check whether retrieved images really lack the object",
         "nein.judges.config:RetrievedConfig", "nein.judges.retrieved:run"),
-    "negbench analyse": Command(
-        "plot embeddings of affirmed and negated templates",
+    "negbench analyse": Command("plot embeddings of affirmed and negated templates",
         "nein.benchmarks.negbench.config:AnalyseConfig", "nein.benchmarks.negbench.analysis:run"),
-    "negbench generate": Command(
-        "make NegBench data: captions, questions, hard pairs",
+    "negbench generate": Command("make NegBench data: captions, questions, hard pairs",
         "nein.generate.config:NegbenchConfig", "nein.generate.negbench.files:build", shared=True),
-    "negbench convert": Command(
-        "convert an open_clip checkpoint to safetensors",
+    "negbench convert": Command("convert an open_clip checkpoint to safetensors",
         "nein.benchmarks.negbench.config:ConvertConfig", "nein.benchmarks.negbench.runs:convert"),
-    "negvqa": Command(
-        "evaluate vision-language models on negated questions",
+    "negvqa": Command("evaluate vision-language models on negated questions",
         "nein.benchmarks.negvqa.config:NegvqaConfig", "nein.benchmarks.negvqa.runs:NEGVQA", shared=True,
         announces="nein.benchmarks.progress:estimate_requests"),
-    "negvqa generate": Command(
-        "make negated two-choice questions from a VQA data set",
+    "negvqa generate": Command("make negated two-choice questions from a VQA data set",
         "nein.generate.config:ConversionConfig", "nein.generate.negvqa:build"),
-    "negvqa check": Command(
-        "estimate a conversion's accuracy from review sheets",
+    "negvqa check": Command("estimate a conversion's accuracy from review sheets",
         "nein.generate.config:CheckConfig", "nein.generate.negvqa_check:check"),
 }
 # fmt: on
@@ -125,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     words = list(sys.argv[1:] if argv is None else argv)
     if "" not in sys.path:  # finds my_module:my_edit in this folder, as `python -m nein` does
         sys.path.append("")
-    exit_with(lambda: _run(words))
+    exit_with(lambda: _dispatch(words))
 
 
 def main_eval(argv: Sequence[str] | None = None) -> NoReturn:
@@ -133,7 +102,8 @@ def main_eval(argv: Sequence[str] | None = None) -> NoReturn:
     main(["eval", *(sys.argv[1:] if argv is None else argv)])
 
 
-def _run(words: Sequence[str]) -> int | None:
+def _dispatch(words: Sequence[str]) -> int | None:
+    """Runs the command that the words name, or prints help; returns the exit code. Raises UserError."""
     if not words or words[0] in ("-h", "--help"):
         print(_overview("", commands()))
         return 0 if words else USER_MISTAKE
@@ -145,14 +115,14 @@ def _run(words: Sequence[str]) -> int | None:
     if words[0] == "fetch":
         return _fetch(words[1:])
     match, table = _match(words)
-    if match is None:
-        below = [name for name in table if name.startswith(f"{words[0]} ")]
-        if not below or (len(words) > 1 and words[1] not in ("-h", "--help")):
-            raise _unknown(" ".join(words[: 2 if below else 1]), below or table)
+    if match is None:  # a group ("nein negbench", "nein data --help"), or an unknown name
+        group = [name for name in table if name.startswith(f"{words[0]} ")]
+        if not group or (len(words) > 1 and words[1] not in ("-h", "--help")):
+            raise _explain_unknown(" ".join(words[: 2 if group else 1]), group or table)
         print(_overview(f"{words[0]} ", table))
         return 0 if len(words) > 1 else USER_MISTAKE
     name, command, flags = match
-    if not command.configuration:
+    if not command.configuration:  # of a broken plug-in
         raise UserError(f"The command 'nein {name}' {command.help}.")
     return launch(f"nein {name}", command, flags, [key for key in table if key.startswith(f"{name} ")])
 
@@ -160,12 +130,11 @@ def _run(words: Sequence[str]) -> int | None:
 def launch(
     prog: str, command: Command, words: Sequence[str] | None = None, others: Sequence[str] = ()
 ) -> int:
-    """Parses the options of `PROG WORDS`, runs the command, prints its text; returns the exit code.
+    """Parses the options of `PROG WORDS`, runs the command, prints its text; returns the exit code. The
+    command is imported only when the options are valid, and not for `--dry-run`.
 
     prog    The words before the options: "nein negbench eval", "python -m research.nano".
     others  Commands whose names begin with this one's, for `--help`.
-
-    The command is imported only when the options are valid, and not for `--dry-run`.
     """
     from nein.config import options
 
@@ -186,23 +155,26 @@ def launch(
     logging.getLogger("huggingface_hub").propagate = False  # it has its own handler
     if command.shared:
         with contextlib.closing(start(config)) as executor:
-            answer = work(config, executor)
+            result = work(config, executor)
     else:
-        answer = work(config)
-    if isinstance(answer, str):
-        print(make_printable(answer), end="", flush=True)
+        result = work(config)
+    if isinstance(result, str):
+        print(make_printable(result), end="", flush=True)
         if command.shared:
             print(f"Results: {config.out_dir}", file=sys.stderr)
-    return answer if isinstance(answer, int) else 0
+    return result if isinstance(result, int) else 0
+
+
+# --- nein slurm and nein fetch, which take another command ---------------------------------------
 
 
 def _submit(words: Sequence[str]) -> int:
-    """`nein slurm NAME WORDS`: submits an array of jobs, one share each, and a last job."""
+    """`nein slurm NAME WORDS`: submits an array of jobs, one share each, and a last job for the report."""
     match = _match(words)[0] if words else None
     if match is None or not match[1].shared:
-        able = [name for name, command in COMMANDS.items() if command.shared]
+        shared = [name for name, command in COMMANDS.items() if command.shared]
         usage = (
-            f"nein slurm submits {', '.join(able)} as an array of jobs, for example: nein slurm eval "
+            f"nein slurm submits {', '.join(shared)} as an array of jobs, for example: nein slurm eval "
             "--partition gpu --gres gpu:1 --array 64 --time 4:00:00 --preset paper --data FOLDER."
         )
         if not words or words[0] not in ("-h", "--help"):
@@ -214,32 +186,38 @@ def _submit(words: Sequence[str]) -> int:
     from nein.engine import atomic, slurm
     from nein.loading.references import hide_credentials
 
+    # --- the options of the command and those of the jobs
     name, command, flags = match
     config_class: Any = pkgutil.resolve_name(command.configuration)
-    bases, prog = (config_class, SlurmJobs), f"nein slurm {name}"
+    bases = (config_class, SlurmJobs)
     combined: Any = dataclasses.make_dataclass(config_class.__name__, [], bases=bases, kw_only=True)
-    config, dry_run = options.read(combined, flags, prog=prog, description=f"{command.help}.")
+    description = f"{command.help}."
+    config, dry_run = options.read(combined, flags, prog=f"nein slurm {name}", description=description)
     if dry_run:
         print(options.dump(config), end="")
         return 0
     if config.overwrite:
         raise UserError("--overwrite is for one command; remove the folder, or choose another --out.")
+
+    # --- a file with the command's options, which the jobs read
     folder = config.out_dir / "slurm"
     slurm.make_submitter(config, folder, "slurm")  # fails before anything is written
     file = (folder / "command.yaml").resolve()
     values = {item.name: getattr(config, item.name) for item in options.fields(config_class)}
     atomic.write_text(file, options.dump(config_class(**{**values, "on": None})))
+
+    # --- the jobs
     typed = tuple(hide_credentials(word) for word in ("slurm", *name.split(), *flags))
     last = slurm.Job((*name.split(), "--config", str(file)), typed)
-    array = when = ""
+    array_id = condition = ""
     if config.array > 1:
         shares = [dataclasses.replace(last, share=f"{r}/{config.array}") for r in range(config.array)]
         jobs = slurm.submit(shares, config, folder)
-        array = str(jobs[0].job_id).partition("_")[0]
-        when = f", which starts when {array} has ended"
+        array_id = str(jobs[0].job_id).partition("_")[0]  # of "<array>_<task>"
+        condition = f", which starts when {array_id} has ended"
         print(f"Submitted {len(jobs)} jobs, {jobs[0].job_id} to {jobs[-1].job_id}, one share each.")
-    [job] = slurm.submit([last], config, folder, after=array)
-    print(f"Submitted {job.job_id}, which makes missing blocks and the report{when}.")
+    [job] = slurm.submit([last], config, folder, after=array_id)
+    print(f"Submitted {job.job_id}, which makes missing blocks and the report{condition}.")
     print(f"Scripts and logs: {folder}\nProgress: nein status {config.out_dir}")
     return 0
 
@@ -253,18 +231,22 @@ def _fetch(words: Sequence[str]) -> int:
             "--dry-run lists files and sizes. Then, without a network: HF_HUB_OFFLINE=1 nein COMMAND OPTIONS"
         )
         return 0 if words else USER_MISTAKE
-    if (match := _match(["eval", *words] if words[0].startswith("-") else words)[0]) is None:
-        raise _unknown(words[0], COMMANDS)
+    match = _match(["eval", *words] if words[0].startswith("-") else words)[0]
+    if match is None:
+        raise _explain_unknown(words[0], COMMANDS)
     from nein.fetch import fetch_command
 
-    answer = fetch_command(*match)
-    print(answer if isinstance(answer, str) else "", end="")
-    return answer if isinstance(answer, int) else 0
+    result = fetch_command(*match)
+    print(result if isinstance(result, str) else "", end="")
+    return result if isinstance(result, int) else 0
+
+
+# --- finding a command, and the overview of --help -----------------------------------------------
 
 
 def commands() -> dict[str, Command]:
-    """The table with the benchmarks of installed packages. A broken one is a row whose help says why, so that
-    it does not hide the others."""
+    """`COMMANDS` and the benchmarks of installed packages. A broken package has a row whose help says why, so
+    that it does not hide the others."""
     table = dict(COMMANDS)
     for name, target in registry.plugins().items():
         try:
@@ -279,47 +261,54 @@ def commands() -> dict[str, Command]:
 
 
 def _match(words: Sequence[str]) -> tuple[tuple[str, Command, list[str]] | None, dict[str, Command]]:
-    """The command with the longest name at the start of `words`, and the words after it; and the searched
-    table: plug-ins only if no command of ours fits. A misspelled subcommand ("negvqa reprot") is no argument
-    of the command above it."""
+    """((name, command, words after the name) or None, searched table): the command with the longest name at
+    the start of `words`. Plug-ins are loaded only if no command of ours fits."""
     first, pair, table = words[0], " ".join(words[:2]), COMMANDS
-    for more in (dict, commands):
-        table = {**table, **more()}
+    for find_table in (lambda: COMMANDS, commands):
+        table = find_table()
         if pair in table:
             return (pair, table[pair], list(words[len(pair.split()) :])), table
-        follows = len(words) > 1 and not words[1].startswith("-")
-        if first in table and not (follows and any(name.startswith(f"{first} ") for name in table)):
+        # A misspelled subcommand ("negvqa reprot") is no argument of the command "negvqa".
+        has_second_word = len(words) > 1 and not words[1].startswith("-")
+        is_group = any(name.startswith(f"{first} ") for name in table)
+        if first in table and not (has_second_word and is_group):
             return (first, table[first], list(words[1:])), table
     return None, table
 
 
-def _unknown(name: str, allowed: Iterable[str]) -> UserError:
-    """The error for an unknown command. allowed: names of commands; `name` has one word or two."""
-    words = [other if " " in name else other.partition(" ")[0] for other in allowed]
-    near = near_match(name, names := list(dict.fromkeys(words)))
+def _explain_unknown(name: str, allowed: Iterable[str]) -> UserError:
+    """The error for an unknown command. name: one word or two; allowed: names of commands."""
+    names = list(dict.fromkeys(other if " " in name else other.partition(" ")[0] for other in allowed))
+    near = near_match(name, names)
     guess = f"; did you mean 'nein {near}'?" if near else "."
     return UserError(f"Unknown command 'nein {name}'{guess} Commands: {', '.join(names)}.")
+
+
+#: The first commands of `nein --help`.
+EVERYDAY = ("eval", "negbench eval", "negvqa", "report", "compare", "grid", "list")
 
 
 def _overview(start: str, table: Mapping[str, Command]) -> str:
     """The text of `nein --help` or, for commands that begin with `start`, of `nein negbench --help`."""
     rows = {name: command.help for name, command in table.items() if name.startswith(start)}
-    first, groups = dict[str, str](), dict[str, str]()
-    if not start:
-        first = {name: rows.pop(name) for name in EVERYDAY}
-        for name in list(filter(lambda name: " " in name, table)):  # one line for each group
-            rows.pop(name, None)
-            group, _, below = name.partition(" ")
-            if name not in EVERYDAY:
-                groups[group] = ", ".join(filter(None, [groups.get(group), below]))
-    width = max(map(len, [*first, *rows, *groups]))
-    parts = (
-        "\n".join(f"  nein {k:<{width}}  {v}" for k, v in part.items()) for part in (first, rows, groups)
-    )
+    sections = [rows]
+    if not start:  # the everyday commands, the others of one word, and a line for each group
+        groups: dict[str, list[str]] = {}
+        for name in rows:
+            if " " in name and name not in EVERYDAY:
+                group, _, subcommand = name.partition(" ")
+                groups.setdefault(group, []).append(subcommand)
+        sections = [
+            {name: rows[name] for name in EVERYDAY},
+            {name: text for name, text in rows.items() if " " not in name and name not in EVERYDAY},
+            {group: ", ".join(subcommands) for group, subcommands in groups.items()},
+        ]
+    width = max(len(name) for section in sections for name in section)
+    blocks = ("".join(f"  nein {k:<{width}}  {v}\n" for k, v in section.items()) for section in sections)
     return (
         f"usage: nein {start}COMMAND [OPTIONS]\n\n"
         "Measure how image editors and vision-language models understand negation.\n\n"
-        + "\n\n".join(filter(None, parts))
-        + "\n\nnein fetch COMMAND downloads models and data for machines without internet.\n"
+        + "\n".join(blocks)
+        + "\nnein fetch COMMAND downloads models and data for machines without internet.\n"
         f"nein slurm COMMAND submits an array of jobs; nein {start}COMMAND --help lists options."
     )
