@@ -1,4 +1,4 @@
-"""The command `nein calibrate`: error rates of judges on images of known truth.
+"""`nein calibrate`: measures the error rates of judges on images of known truth, in three sets.
 
 sources    the source images of NeIn: the object of every sample is absent, the caption's objects are there
 instances  images with COCO instance annotations: annotated categories are there, others are not
@@ -99,7 +99,8 @@ def make_instance_cases(annotations: coco.Annotations, seed: int) -> list[Case]:
     """Every image with its annotated categories (present) and as many others, drawn by seed (absent)."""
     cases = []
     for image in annotations.images:
-        rng, present = random.Random(f"{seed}/instances/{image.stem}"), sorted(image.categories)
+        rng = random.Random(f"{seed}/instances/{image.stem}")
+        present = sorted(image.categories)
         candidates = sorted({*annotations.categories} - image.categories)
         absent = rng.sample(candidates, min(len(candidates), max(1, len(present))))
         words = tuple(Word(name, name in present, OBJECT) for name in (*present, *absent))
@@ -122,7 +123,8 @@ def make_pasted_cases(annotations: coco.Annotations, seed: int) -> list[Case]:
             area = thing.box[2] * thing.box[3] / (width * height)  # fraction of the image
             if not PASTED_AREA[0] <= area <= PASTED_AREA[1] or min(thing.box[2:]) < 4:
                 continue
-            position, without = (rng.random(), rng.random()), partial(images.decode, image.path)
+            position = (rng.random(), rng.random())
+            without = partial(images.decode, image.path)
             pasted = partial(paste, without, partial(images.decode, donor.path), thing, position)
             for sign, decode in (("+", pasted), ("-", without)):
                 words = (Word(thing.category, sign == "+", OBJECT),)
@@ -139,7 +141,7 @@ def paste(
     position: tuple[float, float],
 ) -> np.ndarray:
     """An image, (H, W, 3) uint8, with the donor's pixels in the thing's box and polygons pasted in, shrunk to
-    half of the image if larger. position: of the left and upper end, as fractions of the free room."""
+    half of the image if larger. position: (x, y) of the upper left corner, as fractions of the free room."""
     canvas, donor = Image.fromarray(decode()), Image.fromarray(decode_donor())
     x, y, width, height = thing.box or (0, 0, *donor.size)
     right, lower = min(donor.width, int(np.ceil(x + width))), min(donor.height, int(np.ceil(y + height)))
@@ -173,9 +175,10 @@ def make_control_cases(cases: Sequence[Case], kind: str) -> list[Case]:
     chosen = thin_cases([case for case in usable if case.set == "instances"] or usable, CONTROLLED)
     changed = []
     for index, case in enumerate(chosen):
-        black, mirrored = (partial(_change, case.decode, change) for change in (np.zeros_like, np.fliplr))
         absent = tuple(replace(word, present=False) for word in case.present)  # in a black or another image
+        black = partial(_change, case.decode, np.zeros_like)
         changed.append(replace(case, control="black", decode=black, words=absent))
+        mirrored = partial(_change, case.decode, np.fliplr)
         changed.append(replace(case, control="mirrored", decode=mirrored))
         names = {word.word for word in case.present}
         for other in (*chosen[index + 1 :], *chosen[:index]):  # the next image with none of these objects
@@ -199,8 +202,8 @@ def _change(decode: Callable[[], np.ndarray], change: Callable[[np.ndarray], np.
 
 
 @dataclass(frozen=True)
-class Asking:
-    """A judge, how it is asked, and where its answers are kept."""
+class CaseJudge:
+    """A judge that is asked about cases, and remembers its answers in `folder`."""
 
     kind: str  # "vqa" or "ovd"
     judge: Any
@@ -212,9 +215,8 @@ class Asking:
     def ask(self, cases: Sequence[Case]) -> list[Row]:
         """A row per case and word: set, id, cluster, role, word, present, control, verdicts, score, reply.
         Earlier answers are reused. Raises ImageError."""
-        space = json.dumps(
-            ["calibration", self.judge.fingerprint, self.options.decisive(self.kind)], sort_keys=True
-        )
+        judge = self.judge.fingerprint, self.options.decisive(self.kind)
+        space = json.dumps(["calibration", *judge], sort_keys=True)  # of the cache
         keys = [json.dumps([c.set, c.id, c.control, [w.word for w in c.words]]) for c in cases]
         with AnswerCache(self.folder / ANSWERS) as cache:
             answers: dict[str, Any] = {key: cache.get(space, key) for key in keys}
@@ -223,8 +225,8 @@ class Asking:
             batches = [missing[start : start + self.batch_size] for start in starts]
             on_cpu = self.judge.describe().get("device") == "cpu"
             with Bar(f"ask {self.kind}", len(missing)) as bar:
-                answered = machine.map_parallel(self._ask_batch, batches, on_cpu, self.threads)
-                for batch, new_answers in answered:
+                results = machine.map_parallel(self._ask_batch, batches, on_cpu, self.threads)
+                for batch, new_answers in results:
                     cache.put_all({(space, key): answer for key, answer in new_answers.items()})
                     answers |= new_answers
                     bar.update(len(batch))
@@ -261,8 +263,8 @@ def run(options: CalibrateConfig) -> None:
     judge_options = JudgeOptions(config.article, config.threshold)
     for kind in options.named:
         judge = stages.load_models([f"removal_{kind}"], config, device, services)[kind]
-        asking = Asking(kind, judge, judge_options, out, options.batch_size, options.threads)
-        print(calibrate(asking, cases))
+        case_judge = CaseJudge(kind, judge, judge_options, out, options.batch_size, options.threads)
+        print(calibrate(case_judge, cases))
 
 
 def gather_cases(options: CalibrateConfig, run: RunDir) -> list[Case]:
@@ -277,10 +279,7 @@ def gather_cases(options: CalibrateConfig, run: RunDir) -> list[Case]:
         cases["instances"] = make_instance_cases(annotations, options.seed)
         cases["pasted"] = make_pasted_cases(annotations, options.seed)
     elif {"instances", "pasted"} & set(options.sets):
-        raise UserError(
-            "The sets 'instances' and 'pasted' need COCO instance annotations; pass --instances FILE and "
-            "--images FOLDER."
-        )
+        raise UserError("--sets instances and pasted need COCO annotations; pass --instances and --images.")
     else:
         log.warning("no instance annotations were found; Removal is not corrected")
     names = [name for name in options.sets or SETS if name in cases]
@@ -293,23 +292,23 @@ def count_questions(cases: Sequence[Case]) -> dict[str, tuple[int, int]]:
     return {name: (words[name, True], words[name, False]) for name, _ in words}
 
 
-def calibrate(asking: Asking, cases: Sequence[Case]) -> str:
+def calibrate(case_judge: CaseJudge, cases: Sequence[Case]) -> str:
     """Asks a judge about the cases and writes the calibration. Returns the lines to print: its error rates,
     and a note if it fails a control."""
-    kind, judge = asking.kind, asking.judge
-    rows = [*asking.ask(cases), *asking.ask(make_control_cases(cases, kind))]
-    file = asking.folder / f"{kind}-{judge.fingerprint[:12]}.json"
+    kind, judge = case_judge.kind, case_judge.judge
+    rows = [*case_judge.ask(cases), *case_judge.ask(make_control_cases(cases, kind))]
+    file = case_judge.folder / f"{kind}-{judge.fingerprint[:12]}.json"
     atomic.write_lines(file.with_suffix(".jsonl"), rows)
     facts = {"kind": kind, "fingerprint": judge.fingerprint, "judge": judge.describe()}
-    facts |= asking.options.decisive(kind)
+    facts |= case_judge.options.decisive(kind)
     calibration = Calibration(kind, facts, rows)
     rates = {protocol: calibration.rates(protocol) for protocol in ("fixed", "paper")}
     flags = calibrations.list_flags(frames.frame(calibrations.check_controls(rows, kind)), [kind])
     written = {name: dataclasses.asdict(rate) for name, rate in rates.items()}
     atomic.write_json(file, {**facts, "sets": count_questions(cases), "rates": written, "flags": flags})
-    parts = []
+    shares = []
     for name in ("sensitivity", "specificity"):
         estimate = frames.figure(getattr(rates["fixed"], name), unit="%")
-        parts.append(f"{name} {tables.format_estimate(estimate)} % of {estimate['n']}, ")
-    summary = f"{kind}: {''.join(parts)}unscored {rates['fixed'].n_unscored}; {file}"
+        shares.append(f"{name} {tables.format_estimate(estimate)} % of {estimate['n']}, ")
+    summary = f"{kind}: {''.join(shares)}unscored {rates['fixed'].n_unscored}; {file}"
     return "\n".join([summary, *(f"Note: {sentence}" for sentence in flags)])

@@ -1,4 +1,4 @@
-"""The command `nein check`: does an editor or a judge keep its contract?
+"""`nein check`: tests whether an editor or a judge keeps its contract, on a few drawn images.
 
 nein check EDITOR             a name, a folder, a hub id, plugin of `nein.editors`, or module:attribute
 nein check --kind vqa REF     a reference as `--models.vqa` takes it, or module:attribute
@@ -41,27 +41,24 @@ TITLES = {
 }
 
 
-class Failed(AssertionError):
-    """A failed check; the message says what the subject did."""
-
-
 def run(options: CheckConfig) -> int:
-    """Prints what passed and what failed; 0 when everything passes, 1 otherwise. Raises UserError."""
+    """Prints what passed and what failed; returns the exit code, 1 if a check failed. Raises UserError."""
     from nein.models import editor_choice, judges
     from nein.models.cached import Services
 
-    how: dict[str, Any] = {"device": machine.Processes().device(options.device), "dtype": options.dtype}
-    services, on_cpu = Services.create(options, None), how["device"] == "cpu"
+    device = machine.Processes().device(options.device)
+    settings: dict[str, Any] = {"device": device, "dtype": options.dtype}
+    services, on_cpu = Services.create(options, None), device == "cpu"
     if on_cpu:
         machine.set_threads()
     if options.kind == "editor":
         [choice] = editor_choice.resolve_editors([options.subject], "nano", options.editor_options)
         try:
-            subject = choice.load(batch_size=4, services=lambda: services, **how)
+            subject = choice.load(batch_size=4, services=lambda: services, **settings)
         except EditorError as error:
             raise EditorError(f"{error}; if it is a judge, say --kind vqa or --kind ovd") from error
     else:
-        subject = judges.load(options.kind, options.subject, services=services, **how)
+        subject = judges.load(options.kind, options.subject, services=services, **settings)
     failed, checks = 0, KINDS[options.kind](subject, options.number)
     for name, passed, detail in checks.run(on_cpu, options.threads):
         failed += not passed
@@ -70,7 +67,11 @@ def run(options: CheckConfig) -> int:
     return 1 if failed else 0
 
 
-def scene(seed: int, size: tuple[int, int]) -> np.ndarray:
+class Failed(AssertionError):
+    """A failed check; the message says what the subject did."""
+
+
+def draw_scene(seed: int, size: tuple[int, int]) -> np.ndarray:
     """A drawn image, cut or repeated to (width, height): (height, width, 3) uint8."""
     tile = np.asarray(render(source_scene("dev", seed)))  # (64, 64, 3) uint8
     rows, columns = np.arange(size[1]) % tile.shape[0], np.arange(size[0]) % tile.shape[1]
@@ -78,30 +79,24 @@ def scene(seed: int, size: tuple[int, int]) -> np.ndarray:
 
 
 class Checks:
-    """Checks of editors and judges alike: an answer per input, whatever else is asked.
+    """Checks of editors and judges alike: an answer per input, whatever else is asked. A check is a method
+    that returns a detail to print, or raises an exception."""
 
-    within   Largest distances allowed: asked again, and in other company.
-    input    An input, with its `image`.
-    answer   The subject's answers to inputs.
-    check    A summary of answers; raises Failed for a wrong number or form.
-    measure  The distance between two answers to one input; raises Failed where they cannot be compared.
-    """
-
-    within: tuple[float, float]
-    input: Callable[..., Any]
-    answer: Callable[..., Any]
-    check: Callable[..., str]
-    measure: Callable[..., float]
+    tolerances: tuple[float, float]  # largest distances of answers: asked again, and in other company
+    make_input: Callable[..., Any]  # seed and size -> an input, with its `image`
+    answer: Callable[..., Any]  # inputs -> the subject's answers
+    summarize: Callable[..., str]  # inputs and answers -> a summary; raises Failed for a wrong number or form
+    measure: Callable[..., float]  # two answers to one input -> their distance
 
     def __init__(self, subject: Any, number: int = 6) -> None:
         self.subject = subject
-        self.inputs = [self.input(seed) for seed in range(number)]
+        self.inputs = [self.make_input(seed) for seed in range(number)]
         self.first: list[Any] = []  # the answers to the inputs, once `ask_all` has asked
 
     def run(self, on_cpu: bool = False, threads: int | None = None) -> Iterator[tuple[str, bool, str]]:
         """Yields (title, whether it passed, detail) per check; an exception is a failure with its reason."""
         first, *others = TITLES
-        for methods in ([first], others):
+        for methods in ([first], others):  # the others compare their answers with the first ones
             for method, (passed, detail) in machine.map_parallel(self._outcome, methods, on_cpu, threads):
                 yield TITLES[method], passed, detail
 
@@ -117,22 +112,22 @@ class Checks:
         start = time.perf_counter()
         self.first = self.answer(self.inputs)
         seconds = (time.perf_counter() - start) / len(self.inputs)
-        return f"{self.check(self.inputs, self.first)}, {seconds:.2f} s each"
+        return f"{self.summarize(self.inputs, self.first)}, {seconds:.2f} s each"
 
-    def compare(self, first: Sequence[Any], second: Sequence[Any], within: float) -> str:
-        worst = max(self.measure(*pair) for pair in zip(first, second, strict=True))
-        if worst > within:
+    def compare(self, first: Sequence[Any], second: Sequence[Any], tolerance: float) -> str:
+        worst = max(self.measure(a, b) for a, b in zip(first, second, strict=True))
+        if worst > tolerance:
             raise Failed(f"answers differ by up to {worst:.4g}")
         return f"largest difference {worst:.1g}"
 
     def repeat(self) -> str:
-        return self.compare(self.first, self.answer(self.inputs), self.within[0])
+        return self.compare(self.first, self.answer(self.inputs), self.tolerances[0])
 
     def ask_singly(self) -> str:
-        return self.compare(self.first, [self.answer([item])[0] for item in self.inputs], self.within[1])
+        return self.compare(self.first, [self.answer([item])[0] for item in self.inputs], self.tolerances[1])
 
     def reverse(self) -> str:
-        return self.compare(self.first, self.answer(self.inputs[::-1])[::-1], self.within[1])
+        return self.compare(self.first, self.answer(self.inputs[::-1])[::-1], self.tolerances[1])
 
     def keep_inputs(self) -> str:
         before = [item.image.copy() for item in self.inputs]
@@ -142,8 +137,8 @@ class Checks:
         return ""
 
     def try_sizes(self) -> str:
-        odd = [self.input(seed, size) for seed, size in enumerate(SIZES)]
-        self.check(odd, self.answer(odd))
+        inputs = [self.make_input(seed, size) for seed, size in enumerate(SIZES)]
+        self.summarize(inputs, self.answer(inputs))
         return ", ".join(f"{width}x{height}" for width, height in SIZES)
 
     def ask_nothing(self) -> str:
@@ -161,19 +156,20 @@ class Checks:
 
 
 class EditorChecks(Checks):
-    within = (0, 1)  # gray levels
+    tolerances = (0, 1)  # gray levels
 
-    def input(self, seed: int, size: tuple[int, int] = (64, 64)) -> EditRequest:
-        return EditRequest(f"s{seed}", scene(seed, size), INSTRUCTIONS[seed % 3], 1000 + seed)
+    def make_input(self, seed: int, size: tuple[int, int] = (64, 64)) -> EditRequest:
+        return EditRequest(f"s{seed}", draw_scene(seed, size), INSTRUCTIONS[seed % 3], 1000 + seed)
 
     def answer(self, inputs: list[EditRequest]) -> list[EditResult]:
         return self.subject.edit(inputs)
 
-    def check(self, inputs: list[EditRequest], answers: list[EditResult]) -> str:
+    def summarize(self, inputs: list[EditRequest], answers: list[EditResult]) -> str:
         if [result.id for result in answers] != [request.id for request in inputs]:
             raise Failed(f"asked for {[r.id for r in inputs]}, got {[r.id for r in answers]}")
-        if nothing := [result.id for result in answers if result.image is None and not result.error]:
-            raise Failed(f"{nothing[0]} has neither an image nor an error")
+        for result in answers:
+            if result.image is None and not result.error:
+                raise Failed(f"{result.id} has neither an image nor an error")
         edited = [result.image for result in answers if result.image is not None]
         if not edited:
             raise Failed(f"every edit failed: {answers[0].error}")
@@ -196,7 +192,7 @@ class EditorChecks(Checks):
         before, *refused, after = self.answer([first, *bad, last])
         if len(refused) != 3 or any(result.image is not None or not result.error for result in refused):
             raise Failed("a gray image, a float image or an empty instruction was not refused with a reason")
-        return self.compare([self.first[0], self.first[-1]], [before, after], self.within[1])
+        return self.compare([self.first[0], self.first[-1]], [before, after], self.tolerances[1])
 
 
 class Question(NamedTuple):
@@ -205,23 +201,23 @@ class Question(NamedTuple):
 
 
 class JudgeChecks(Checks):
-    within = (1e-3, 1e-3)  # of soft scores
+    tolerances = (1e-3, 1e-3)  # of soft scores
 
-    def input(self, seed: int, size: tuple[int, int] = (64, 64)) -> Question:
-        return Question(scene(seed, size), ["cat", "dog", "traffic light"][: 1 + seed % 3])
+    def make_input(self, seed: int, size: tuple[int, int] = (64, 64)) -> Question:
+        return Question(draw_scene(seed, size), ["cat", "dog", "traffic light"][: 1 + seed % 3])
 
     def answer(self, inputs: list[Question]) -> list[list[Any]]:
         ask = find_template(self.subject.template).ask_presence
         prompts = [[ask(noun) for noun in question.nouns] for question in inputs]
         return self.subject.ask([question.image for question in inputs], prompts)
 
-    def check(self, inputs: list[Question], answers: list[list[Any]]) -> str:
+    def summarize(self, inputs: list[Question], answers: list[list[Any]]) -> str:
         questions, answered = [len(question.nouns) for question in inputs], [len(row) for row in answers]
         if questions != answered:
             raise Failed(f"{questions} questions, {answered} answers")
-        return self.check_each(list(itertools.chain(*answers)))
+        return self.summarize_flat(list(itertools.chain(*answers)))
 
-    def check_each(self, answers: list[Any]) -> str:
+    def summarize_flat(self, answers: list[Any]) -> str:
         for answer in answers:
             if not isinstance(answer.text, str):
                 raise Failed(f"an answer needs a text, not {answer.text!r}")
@@ -256,15 +252,11 @@ class JudgeChecks(Checks):
 
 class DetectorChecks(JudgeChecks):
     def answer(self, inputs: list[Question]) -> list[list[Any]]:
-        detections = self.subject.detect(
-            [question.image for question in inputs], [question.nouns for question in inputs]
-        )
-        return [
-            [boxes[noun] for noun in question.nouns]
-            for boxes, question in zip(detections, inputs, strict=True)
-        ]
+        nouns = [question.nouns for question in inputs]
+        detections = self.subject.detect([question.image for question in inputs], nouns)
+        return [[boxes[noun] for noun in row] for boxes, row in zip(detections, nouns, strict=True)]
 
-    def check_each(self, answers: list[Any]) -> str:
+    def summarize_flat(self, answers: list[Any]) -> str:
         for box in answers:
             if not 0 <= box.score <= 1 or box.count < 0 or len(box.box) != 4:
                 raise Failed(f"a detection needs a score in [0, 1], a count and a box of four, not {box}")

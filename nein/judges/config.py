@@ -1,4 +1,4 @@
-"""Options of `nein calibrate`, `check`, `study` and `negbench judge`; `read_config` reads those of a run."""
+"""The options of `nein calibrate`, `check`, `study` and `negbench judge`, and a reader of a run's options."""
 
 from __future__ import annotations
 
@@ -37,9 +37,8 @@ def read_config(path: Path, judges: Mapping[str, str] | None = None) -> tuple[Ru
     try:
         return run, TypeAdapter(EvalConfig).validate_python(settings)
     except ValueError:
-        raise UserError(
-            f"'{run.path}' has options of another version; rerun its command with --overwrite."
-        ) from None
+        problem = "has options of another version; rerun its command with --overwrite"
+        raise UserError(f"'{run.path}' {problem}.") from None
 
 
 def judge_needs(kind: str, run: Path, reference: str = "") -> list[Need]:

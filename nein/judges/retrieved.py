@@ -1,4 +1,4 @@
-"""The command `nein negbench judge`: asks a calibrated judge about the images that captions retrieve."""
+"""`nein negbench judge`: asks a calibrated judge whether retrieved images lack what their captions deny."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nein.datasets.negbench.records import RetrievalTask
 from nein.engine import atomic
 from nein.engine.folder import COMPLETE
 from nein.engine.machine import Processes
-from nein.judges.calibrate import Asking, Case
+from nein.judges.calibrate import Case, CaseJudge
 from nein.judges.config import RetrievedConfig, read_config
 from nein.loading.errors import UserError
 from nein.models.cached import Services
@@ -30,19 +30,22 @@ def run(options: RetrievedConfig) -> str:
 
     folders = [folder for folder in files.find(options.run) if folder.manifest().get("status") == COMPLETE]
     dual = [folder for folder in folders if folder.manifest()["summary"]["kind"] == "dual"]
-    runs = [run for run in ModelTasks.load(dual) if _retrievals(run)]
+    runs = [run for run in ModelTasks.load(dual) if _list_retrievals(run)]
     if not runs:
         raise UserError(
             f"'{options.run}' has no finished retrieval run with negated captions by a two-tower model; run "
             "nein negbench eval first."
         )
-    kind, (directory, settings) = options.kind, read_config(options.judged_by)
+
+    # --- the judge and its calibration ---
+    kind = options.kind
+    directory, settings = read_config(options.judged_by)
     candidates = calibrations.load([directory.out / "calibration"], explicit=True)
     device = Processes().device(options.device)
     services = Services.create(options, settings.cache_dir / "answers.sqlite")
     judge = stages.load_models([f"removal_{kind}"], settings, device, services)[kind]
-    how = JudgeOptions(settings.article, settings.threshold)
-    setting = {"fingerprint": judge.fingerprint, **how.decisive(kind)}.items()
+    judge_options = JudgeOptions(settings.article, settings.threshold)
+    setting = {"fingerprint": judge.fingerprint, **judge_options.decisive(kind)}.items()
     calibration = next((item for item in candidates if setting <= item.manifest.items()), None)
     if calibration is None:
         raise UserError(
@@ -52,10 +55,12 @@ def run(options: RetrievedConfig) -> str:
     controlled = frames.frame(calibrations.check_controls(calibration.rows, kind))
     flag = " ".join(calibrations.list_flags(controlled, [kind]))
     rates = calibration.rates(settings.protocol, role="object")
+
+    # --- a table and estimates per task ---
     for tasks in runs:
         folder, figures = tasks.folder.path / "judged", []
-        asking = Asking(kind, judge, how, folder, options.batch_size, options.threads)
-        for task in _retrievals(tasks):
+        case_judge = CaseJudge(kind, judge, judge_options, folder, options.batch_size, options.threads)
+        for task in _list_retrievals(tasks):
             queries = judged.make_queries(
                 task, *tasks.read_features(task), most=options.queries, seed=tasks.config.seed
             )
@@ -64,7 +69,7 @@ def run(options: RetrievedConfig) -> str:
                 Case("retrieved", image, image, functools.partial(_first_frame, task, image), tuple(words))
                 for image, words in judged.collect_words(queries).items()
             ]
-            verdicts = {(row["id"], row["word"]): row for row in asking.ask(cases)}
+            verdicts = {(row["id"], row["word"]): row for row in case_judge.ask(cases)}
             rows = list(judged.make_verdict_rows(queries, verdicts, settings.protocol))
             atomic.write_lines(folder / f"{task.key}.jsonl", rows)
             label = {"task": task.what, "variant": task.variant, "judge": kind}
@@ -76,9 +81,10 @@ def run(options: RetrievedConfig) -> str:
     return NEGBENCH.write_report(options.run, finished, options, headline=(JUDGED, AVOIDED))
 
 
-def _retrievals(run: ModelTasks) -> list[RetrievalTask]:
-    """Its tasks of retrieval that no judge defines."""
-    return [t for t in run.tasks if isinstance(t, RetrievalTask) and t.negated and not t.asked]
+def _list_retrievals(run: ModelTasks) -> list[RetrievalTask]:
+    """The tasks of retrieval by negated captions, without those that a judge defines."""
+    tasks = [task for task in run.tasks if isinstance(task, RetrievalTask)]
+    return [task for task in tasks if task.negated and not task.asked]
 
 
 def _first_frame(task: RetrievalTask, name: str) -> Any:

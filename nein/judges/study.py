@@ -1,4 +1,4 @@
-"""The command `nein study`: pages on which people label edits blindly, and tables of their labels.
+"""`nein study`: makes pages on which people label edits blindly, and tables of their labels.
 
 OUT/rater-<n>.html    the page of one rater
 OUT/study.json        which edit every item is: not for raters
@@ -31,7 +31,7 @@ from nein.reporting.page import Page, Section, format_headline, write
 
 SIDE, QUALITY = 640, 90  # longer side in pixels and JPEG quality: high, since raters look for artifacts
 PLAN, LABELS = "study.json", "labels.csv"
-HOW = (
+GUIDE = (
     "One item at a time: the picture before, and what an editor made of it. Judge what you see; "
     '"cannot tell" is an answer. Labels stay in this browser until you save them as a file.'
 )
@@ -65,9 +65,7 @@ def run(options: StudyConfig) -> str:
     """Writes the pages, or with --labels the tables; returns the text to print. Raises UserError."""
     loaded = [results for results in runs.load_complete([options.run]) if results.track != "add"]
     if not loaded:
-        raise UserError(
-            f"'{options.run}' has no complete run on the track negative or remove; run nein eval first."
-        )
+        raise UserError(f"'{options.run}' has no complete run on track negative or remove; run nein eval.")
     out = options.out or options.run / "study"
     if options.labels:
         return _write_tables(loaded, out, options.labels)
@@ -89,8 +87,8 @@ def _write_pages(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> s
             after = images.decode(sample.source_path) if item.gold == "gone" else before
             if after.shape != before.shape:  # crop the target as NeIn's samples were cropped
                 after = stretch(r64(after, resolution), (before.shape[1], before.shape[0]))
-        facts = "/".join([str(options.seed), item.id, item.gold, *([run.label] if run else [])])
-        key = hashlib.sha256(facts.encode()).hexdigest()[:10]  # tells a rater nothing
+        facts = [str(options.seed), item.id, item.gold, *([run.label] if run else [])]
+        key = hashlib.sha256("/".join(facts).encode()).hexdigest()[:10]  # tells a rater nothing
         plan.items[key] = item
         views = [("before", before), ("after", after)]
         thumbnails = [(name, cards.make_thumbnail(view, SIDE, QUALITY)) for name, view in views]
@@ -113,7 +111,7 @@ def _write_pages(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> s
         random.Random(f"{options.seed}/order/{rater}").shuffle(order)
         page, items = out / f"rater-{rater + 1}.html", [entries[key] for key in order]
         title = "Which objects are gone?"
-        plan.sheets.append(labels.write_page(page, title, HOW, calibrations.QUESTIONS, items))
+        plan.sheets.append(labels.write_page(page, title, GUIDE, calibrations.QUESTIONS, items))
     atomic.write_json(out / PLAN, asdict(plan))
     option = f" --out {out}" if options.out else ""
     return (
@@ -127,15 +125,15 @@ Drawn = tuple[StudyItem, RunDir | None]  # an edit and its run; None for an item
 
 
 def _draw_edits(loaded: Sequence[RunDir], samples: Sequence[str], options: StudyConfig) -> list[Drawn]:
-    """Random edits, equally many of every run."""
+    """Random edits, in turn of every run."""
     columns: list[list[Drawn]] = []  # a list per run
     for run in loaded:
         edits = [run.edits[name] for name in samples if name in run.edits]
         names = [edit.id for edit in edits if edit.image and not runs.label_edit(edit, run.track)["stays"]]
         names = random.Random(f"{options.seed}/{run.label}").sample(names, len(names))
         columns.append([(StudyItem(name, run.editor, run.track, ""), run) for name in names])
-    drawn = [cell for row in itertools.zip_longest(*columns) for cell in row if cell is not None]
-    return drawn[: options.items]
+    turns = itertools.chain(*itertools.zip_longest(*columns))  # None after the end of a shorter list
+    return [item for item in turns if item is not None][: options.items]
 
 
 def _draw_gold(loaded: Sequence[RunDir], samples: Sequence[str], options: StudyConfig) -> list[Drawn]:

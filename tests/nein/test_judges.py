@@ -18,7 +18,7 @@ from nein.engine import atomic
 from nein.engine.answers import AnswerCache
 from nein.engine.images import decode, write_png
 from nein.judges import calibrate as known
-from nein.judges.calibrate import Asking, count_questions
+from nein.judges.calibrate import CaseJudge, count_questions
 from nein.loading.errors import UserError
 from nein.models import judges
 from nein.nano import data as nano_data
@@ -146,7 +146,7 @@ def test_a_judge_that_does_not_look_or_read_is_flagged_by_a_control(
     for case in asked:
         if case.control in ("picture", "question"):
             assert not inside[case.decode().tobytes()] & {word.word for word in case.words}
-    asking = Asking("vqa", ScriptedJudge(rule, judge), how, tmp_path)
+    asking = CaseJudge("vqa", ScriptedJudge(rule, judge), how, tmp_path)
     made = frames.frame(calibrations.check_controls(asking.ask([*cases, *asked]), "eye"))
     flags = {row["group"]: row["flag"] for row in frames.records(made) if row["metric"] in ("fall", "same")}
     assert [name for name in calibrations.CONTROLS if flags[name]] == failed
@@ -166,7 +166,7 @@ def test_the_miniature_judges_look_and_the_vlm_does_not_hear_not(annotations, tm
     cases, how = known.make_instance_cases(annotations, seed=0)[:8], judges.JudgeOptions()
     judge = judges.load(kind, f"nano:{name}", services=None, device="cpu", dtype="float32")
     asked = known.make_control_cases(cases, kind)
-    asking = Asking(kind, judge, how, tmp_path)
+    asking = CaseJudge(kind, judge, how, tmp_path)
     made = calibrations.check_controls(asking.ask([*cases, *asked]), kind)
     assert [row["group"] for row in made if row.get("flag")] == failed
 
