@@ -1,4 +1,7 @@
-"""Loading of encoders and judges: find, load safely, digest; exact arithmetic."""
+"""Loads checkpoints of encoders and judges with transformers: safetensors only, digested, without their code.
+
+`load_model` is the door. At the end: helpers of running models (`exact`, `move_inputs`, `SharedTokenizer`).
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,9 @@ from safetensors import SafetensorError
 from nein.loading.digests import Json, folder_digest
 from nein.loading.errors import choose, first_line, out_of_memory
 from nein.loading.references import check_hub, find_cached_commit, parse_reference
-from nein.loading.weights import align, check_loaded, check_tokenizer, read_checkpoint, torch_dtype
+from nein.loading.weights import align, check_loaded, check_tokenizer, torch_dtype
 from nein.metrics.base import MetricError
 
-#: Keys of a training checkpoint under which the model may be.
-_STATES = ("state_dict", "model", "model_state_dict")
 #: Errors of torch, transformers and safetensors for unusable files.
 UNREADABLE = (OSError, RuntimeError, ValueError, KeyError, SafetensorError)
 
@@ -43,18 +44,8 @@ class Source:
         return part
 
 
-def read_state_dict(file: Path) -> dict[str, torch.Tensor]:
-    """Tensors of a checkpoint by name, without DistributedDataParallel's prefix "module."."""
-    state = read_checkpoint(file)[0]
-    if isinstance(state, Mapping):
-        state = next((state[key] for key in _STATES if key in state), state)
-    if not isinstance(state, Mapping) or not state or not all(torch.is_tensor(v) for v in state.values()):
-        raise MetricError(f"'{file}' has no state dict of tensors.")
-    return {str(key).removeprefix("module."): value for key, value in state.items()}
-
-
 def check_folder(reference: str) -> tuple[str, str | None]:
-    """(folder, None) or (owner/name, revision). Raises MetricError for anything else."""
+    """Split a reference into (folder, None) or (owner/name, revision). Raises MetricError for any other."""
     parsed = parse_reference(reference)
     path = Path(parsed.name)
     advice = "pass a folder with config.json and *.safetensors, or a hub id 'owner/name'"
@@ -73,20 +64,20 @@ def check_folder(reference: str) -> tuple[str, str | None]:
 
 
 def load_pretrained(cls: Any, path_or_id: str, *, revision: str | None = None, **kwargs: Any) -> Any:
-    """`cls.from_pretrained` without the checkpoint's code. Raises MetricError for unusable files."""
+    """Call `cls.from_pretrained` without the checkpoint's code. Raises MetricError for unusable files."""
     options = {"revision": revision or "main", "trust_remote_code": False}
     if not Path(path_or_id).is_dir():
         check_hub(path_or_id, revision)
     try:
         return cls.from_pretrained(path_or_id, **options, **kwargs)
-    except Exception as error:  # of transformers, tokenizers and all that they call
+    except Exception as error:  # transformers and tokenizers raise any class
         if out_of_memory(error):
             raise
         raise MetricError(f"Cannot load {cls.__name__} from '{path_or_id}': {first_line(error)}") from error
 
 
 def read_model_type(reference: str) -> str | None:
-    """`model_type` of a checkpoint's configuration ("llava_next"). Raises MetricError."""
+    """Read `model_type` from a checkpoint's configuration, such as "llava_next". Raises MetricError."""
     from transformers import PretrainedConfig
 
     path_or_id, revision = check_folder(reference)
@@ -110,24 +101,26 @@ def load_model(
                 (accelerate).
     """
     torch_type = torch_dtype(dtype)
-    if isinstance(placement := options.get("device_map"), str):
-        choose("device_map", placement, ("auto", "balanced"))
+    device_map = options.get("device_map")
+    if isinstance(device_map, str):
+        choose("device_map", device_map, ("auto", "balanced"))
         if device == "cpu":
-            raise MetricError(f"device_map is '{placement}', which needs a GPU, but the device is 'cpu'.")
+            raise MetricError(f"device_map is '{device_map}', which needs a GPU, but the device is 'cpu'.")
     path_or_id, revision = check_folder(reference)
+    is_folder = Path(path_or_id).is_dir()
     if model_type is not None and (actual := read_model_type(reference)) != model_type:
         raise MetricError(
             f"'{path_or_id}' is of type '{actual}'; {cls.__name__} needs a checkpoint of type '{model_type}'."
         )
     # transformers draws missing weights at random; the global generator is left unchanged.
-    with torch.random.fork_rng(devices=[]), hide_progress(Path(path_or_id).is_dir()):
+    with torch.random.fork_rng(devices=[]), hide_progress(is_folder):
         options |= {"revision": revision, "use_safetensors": True, "dtype": torch_type}
         model, info = load_pretrained(cls, path_or_id, output_loading_info=True, **options)
     check_loaded(type(model), info, path_or_id)
-    if not {"quantization_config", "device_map"} & options.keys():
+    if not {"quantization_config", "device_map"} & options.keys():  # otherwise it is in its place
         model = model.to(device)
     align(model).eval().requires_grad_(False)
-    if Path(path_or_id).is_dir():
+    if is_folder:
         return model, Source(path_or_id, None, folder_digest(Path(path_or_id)), model.config)
     commit = find_cached_commit(path_or_id, revision) or revision or "main"
     return model, Source(path_or_id, commit, f"{path_or_id}@{commit}", model.config)
@@ -135,14 +128,17 @@ def load_model(
 
 @contextlib.contextmanager
 def hide_progress(local: bool) -> Iterator[None]:
-    """No progress bar for local files; a download keeps its own."""
+    """Show no progress bar of transformers for local files; a download keeps its own."""
     from transformers.utils import logging
 
-    with contextlib.ExitStack() as stack:
-        if local and logging.is_progress_bar_enabled():
-            logging.disable_progress_bar()
-            stack.callback(logging.enable_progress_bar)
+    is_hidden = local and logging.is_progress_bar_enabled()
+    if is_hidden:
+        logging.disable_progress_bar()
+    try:
         yield
+    finally:
+        if is_hidden:
+            logging.enable_progress_bar()
 
 
 def model_fields(kind: str, model: Any, source: Source) -> Json:
@@ -161,7 +157,7 @@ def model_fields(kind: str, model: Any, source: Source) -> Json:
 
 @contextlib.contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Yield a draft folder, renamed to `folder` when complete. Raises MetricError if that exists."""
+    """Yield a draft folder, renamed to `folder` at the end. Raises MetricError if that exists."""
     if folder.exists():
         raise MetricError(f"'{folder}' already exists; pass a new folder.")
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.absolute().parent) as temporary:
@@ -180,12 +176,11 @@ def library() -> str:
 
 def move_inputs(model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Move tensors to the model's device, floating point ones to its dtype; other values are kept."""
-    return {
-        key: value.to(model.device, model.dtype if value.is_floating_point() else value.dtype)
-        if isinstance(value, torch.Tensor)
-        else value
-        for key, value in inputs.items()
-    }
+    moved = dict(inputs)
+    for key, value in inputs.items():
+        if isinstance(value, torch.Tensor):
+            moved[key] = value.to(model.device, model.dtype if value.is_floating_point() else value.dtype)
+    return moved
 
 
 class SharedTokenizer:
@@ -202,7 +197,7 @@ class SharedTokenizer:
 
 @contextlib.contextmanager
 def exact() -> Iterator[None]:
-    """Compute without gradients and without TensorFloat-32, which changes cosines in the fourth decimal."""
+    """Compute without gradients and without TensorFloat-32, which changes the fourth decimal of cosines."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     try:

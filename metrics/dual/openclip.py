@@ -22,7 +22,7 @@ import torch
 from nein.loading.digests import Json, folder_digest, tensor_digest
 from nein.loading.errors import choose, message
 from nein.loading.references import TEXTS, Need
-from nein.loading.weights import DTYPES, check_tokenizer
+from nein.loading.weights import DTYPES, check_tokenizer, read_checkpoint
 from nein.metrics import loading
 from nein.metrics.base import MetricError, check_image, split_chunks
 from nein.metrics.encoders import TwoTowers, join_features
@@ -154,7 +154,7 @@ def convert(source: Path, folder: Path, *, architecture: str, quick_gelu: bool =
     config = _read_architecture(open_clip, architecture)
     if quick_gelu:
         config["quick_gelu"] = True
-    state = loading.read_state_dict(source)
+    state = _read_state_dict(source)
     with loading.new_folder(folder) as draft, torch.random.fork_rng(devices=[]):
         save_file({key: value.clone().contiguous() for key, value in state.items()}, draft / WEIGHTS)
         try:  # the library's own loader maps other layouts to its own, which is then written
@@ -167,6 +167,18 @@ def convert(source: Path, folder: Path, *, architecture: str, quick_gelu: bool =
         save_file({k: v.contiguous() for k, v in model.state_dict().items()}, draft / WEIGHTS)
         save_tokenizer(config, draft)
     return {"architecture": architecture, "quick_gelu": quick_gelu, "tensors": len(state)}
+
+
+def _read_state_dict(file: Path) -> dict[str, torch.Tensor]:
+    """Tensors of a checkpoint by name, without DistributedDataParallel's prefix "module."."""
+    state = read_checkpoint(file)[0]
+    if isinstance(state, Mapping):  # of a training checkpoint under one of these keys
+        state = next(
+            (state[key] for key in ("state_dict", "model", "model_state_dict") if key in state), state
+        )
+    if not isinstance(state, Mapping) or not state or not all(torch.is_tensor(v) for v in state.values()):
+        raise MetricError(f"'{file}' has no state dict of tensors.")
+    return {str(key).removeprefix("module."): value for key, value in state.items()}
 
 
 def save_tokenizer(config: Mapping[str, Any], folder: Path, source: Path | None = None) -> None:

@@ -1,1 +1,1 @@
-"""Models that answer about an image: VQA, detection, image-text matching."""
+"""Judges: models that answer questions about images (`base` has their interface)."""

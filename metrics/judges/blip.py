@@ -1,4 +1,7 @@
-"""Judge "itm": fit of sentences to an image by BLIP, as a cosine ("itc") or by its matching head ("itm")."""
+"""Judge "itm": BLIP scores how well sentences fit an image, by a cosine ("itc") or a matching head ("itm").
+
+Shapes: N images, texts or pairs of a batch, D projected features, P patches of an image.
+"""
 
 from __future__ import annotations
 
@@ -36,48 +39,56 @@ class BlipMatcher(Described):
         }
 
     def match(self, images: Images, texts: Texts, head: Literal["itc", "itm"] = "itm") -> list[np.ndarray]:
-        """Fit of `texts[i]` to `images[i]`, (texts,) float64 each. head: "itc", the cosine of the projected
-        features without temperature; "itm", the probability that the pair matches."""
+        """Score `texts[i]` against `images[i]`, (number of texts,) float64 each.
+
+        head  "itc": cosine of the projected features, without temperature; "itm": probability of a match.
+        """
         check_batch(images, texts, "texts")
         choose("head", head, ("itc", "itm"))
         fits = [np.zeros(len(row)) for row in texts]
+        with_texts = [i for i, row in enumerate(texts) if row]
         with loading.exact():
-            features: dict[str, torch.Tensor] = {}  # "itc": text -> normalized features (D,)
-            distinct = dict.fromkeys(text for row in texts for text in row) if head == "itc" else ()
-            for batch in split_chunks(list(distinct), self.batch_size):
-                projected = normalize(self.model.text_proj(self._encode_texts(batch)), dim=-1)  # (n, D)
-                features.update(zip(batch, projected, strict=True))
-            for chunk in split_chunks([i for i, row in enumerate(texts) if row], self.batch_size):
-                states = self.encode_images([images[i] for i in chunk])  # (n, 1 + patches, width)
+            features = self._project_texts(texts) if head == "itc" else {}
+            for chunk in split_chunks(with_texts, self.batch_size):
+                states = self.encode_images([images[i] for i in chunk])  # (N, 1 + P, width)
                 if head == "itc":
-                    classes = normalize(self.model.vision_proj(states[:, 0]), dim=-1)  # class token: (n, D)
+                    classes = normalize(self.model.vision_proj(states[:, 0]), dim=-1)  # class token: (N, D)
                     for i, image_features in zip(chunk, classes, strict=True):
                         text_features = torch.stack([features[text] for text in texts[i]])  # (texts, D)
                         fits[i] = (text_features @ image_features).double().cpu().numpy()  # (texts,)
-                else:
-                    # (index in `states`, image, text)
-                    pairs = [(n, i, k) for n, i in enumerate(chunk) for k in range(len(texts[i]))]
-                    for batch in split_chunks(pairs, self.batch_size):
-                        sentences = [texts[i][k] for _, i, k in batch]
-                        logits = self.compute_logits(states[[n for n, _, _ in batch]], sentences)  # (n, 2)
-                        for (_, i, k), value in zip(batch, logits.softmax(-1)[:, 1].tolist(), strict=True):
-                            fits[i][k] = value
+                    continue
+                # (index in `states`, image, text)
+                pairs = [(n, i, k) for n, i in enumerate(chunk) for k in range(len(texts[i]))]
+                for batch in split_chunks(pairs, self.batch_size):
+                    sentences = [texts[i][k] for _, i, k in batch]
+                    logits = self.compute_logits(states[[n for n, _, _ in batch]], sentences)  # (N, 2)
+                    for (_, i, k), value in zip(batch, logits.softmax(-1)[:, 1].tolist(), strict=True):
+                        fits[i][k] = value
         return fits
 
+    def _project_texts(self, texts: Texts) -> dict[str, torch.Tensor]:
+        """Text -> projected features of length 1, (D,), for all distinct texts."""
+        features: dict[str, torch.Tensor] = {}
+        distinct = dict.fromkeys(text for row in texts for text in row)
+        for batch in split_chunks(list(distinct), self.batch_size):
+            projected = normalize(self.model.text_proj(self._encode_texts(batch)), dim=-1)  # (N, D)
+            features.update(zip(batch, projected, strict=True))
+        return features
+
     def encode_images(self, images: Images) -> torch.Tensor:
-        """N images (H, W, 3) uint8 -> last states of the vision tower, (N, 1 + patches, width)."""
+        """Last states of the vision tower for N images, (H, W, 3) uint8: (N, 1 + P, width)."""
         inputs = self.image_processor(list(images), return_tensors="pt", input_data_format="channels_last")
         pixels = inputs["pixel_values"].to(self.model.device, self.model.dtype)
         return self.model.vision_model(pixel_values=pixels).last_hidden_state
 
     def compute_logits(self, states: torch.Tensor, texts: Sequence[str]) -> torch.Tensor:
-        """Image states (N, 1 + patches, width) and N texts -> logits (N, 2) float32: no match, match."""
+        """Logits (N, 2) float32, no match and match, of image states (N, 1 + P, width) and N texts."""
         mask = torch.ones(states.shape[:2], dtype=torch.long, device=states.device)
         fused = self._encode_texts(texts, encoder_hidden_states=states, encoder_attention_mask=mask)
         return self.model.itm_head(fused).float().cpu()
 
     def _encode_texts(self, texts: Sequence[str], **image: torch.Tensor) -> torch.Tensor:
-        """States of the class token, (N, width); image: inputs of the encoder that fuse an image in."""
+        """States of the class token, (N, width). image: inputs of the encoder for a fused image."""
         limit = int(self.model.config.text_config.max_position_embeddings)
         tokens = self.tokenizer(
             list(texts), padding=True, truncation=True, max_length=limit, return_tensors="pt"

@@ -1,9 +1,13 @@
-"""Judge "ovd": open-vocabulary detectors of transformers (OWLv2, OWL-ViT, Grounding DINO, ...)."""
+"""Judge "ovd": finds objects by name with detectors of transformers (OWLv2, OWL-ViT, Grounding DINO, ...).
+
+Shapes: N images, S x S pixels of the network's input, P boxes of an image, L labels of an image, Q distinct
+labels of a batch, D features. Boxes are corners (x0, y0, x1, y1).
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,32 +20,29 @@ from nein.metrics.base import Described, Images, MetricError, Texts, split_chunk
 from nein.metrics.encoders import take_features
 from nein.metrics.judges.base import Detection, check_batch
 
-PADS = ("library", "gray")
-BACKENDS = ("torchvision", "pil")
-
 
 class _Detector(Described):
     """Base of detectors."""
 
     def __init__(self, model: Any, processor: Any, source: loading.Source) -> None:
         self.model, self.processor, self.source = model, processor, source
-        self._inputs = loading.SharedTokenizer(processor)
 
-    def facts(self, preprocess: str) -> Json:
+    def shared_fields(self, preprocess: str) -> Json:
         """Entries of `describe()` that all detectors share."""
-        shared = {"library": loading.library(), "preprocess": preprocess}
-        return {**loading.model_fields("ovd", self.model, self.source), **shared}
+        fields = loading.model_fields("ovd", self.model, self.source)
+        return {**fields, "library": loading.library(), "preprocess": preprocess}
 
     def check_length(self, label: str, ids: torch.Tensor) -> None:
-        """Raises MetricError for a label of more tokens than the text model can read."""
+        """Raise MetricError for a label of more tokens, `ids` (1, tokens), than the text model can read."""
         limit = getattr(getattr(self.model.config, "text_config", None), "max_position_embeddings", None)
         if limit is not None and ids.shape[-1] > limit:
             raise MetricError(f"The label '{label}' has more than the {limit} tokens this detector can read.")
 
 
+# --- OWLv2 ---------------------------------------------------------------------------------
 class Owlv2Detector(_Detector):
     """`Owlv2ForObjectDetection` with object names as queries. An image is encoded once for all its labels, a
-    label once for all images; decisions equal those of transformers' pipeline.
+    label once for all images; detections equal those of transformers' pipeline.
 
     pad      Padding of an image to a square. "library": that of the installed transformers (zeros since late
              2025, huggingface/transformers#41938). "gray": 0.5, as for NeIn's numbers.
@@ -58,28 +59,30 @@ class Owlv2Detector(_Detector):
 
     def describe(self) -> Json:
         size = self.image_processor.size
-        facts = self.facts(f"{type(self.image_processor).__name__}-{size['height']}x{size['width']}")
-        return {**facts, "pad": self.pad, "backend": self.backend}
+        preprocess = f"{type(self.image_processor).__name__}-{size['height']}x{size['width']}"
+        return {**self.shared_fields(preprocess), "pad": self.pad, "backend": self.backend}
 
     def detect(self, images: Images, labels: Texts, threshold: float = 0.1) -> list[dict[str, Detection]]:
         """Detect `labels[i]` in `images[i]`, (H, W, 3) uint8; boxes with a score strictly above `threshold`
         count. Raises MetricError for a label that is too long."""
         check_batch(images, labels, "labels")
-        result: list[dict[str, Detection]] = [{} for _ in images]
-        rows = [i for i, row in enumerate(labels) if row]
+        detections: list[dict[str, Detection]] = [{} for _ in images]
+        with_labels = [i for i, row in enumerate(labels) if row]
         with loading.exact():
-            self._encode_labels([label for row in labels for label in row])
-            for chunk in split_chunks(rows, self.batch_size):
-                features, boxes = self._encode_images([images[i] for i in chunk])  # (N, P, D), (N, P, 4)
-                sides = torch.tensor([max(images[i].shape[:2]) for i in chunk], device=boxes.device)  # (N,)
+            self._encode_labels(itertools.chain(*labels))
+            for batch in split_chunks(with_labels, self.batch_size):
+                features, boxes = self._encode_images([images[i] for i in batch])  # (N, P, D), (N, P, 4)
+                sides = torch.tensor([max(images[i].shape[:2]) for i in batch], device=boxes.device)  # (N,)
                 boxes = boxes * sides[:, None, None]  # in pixels: the image is at the square's top left
-                names = [list(dict.fromkeys(labels[i])) for i in chunk]
-                for i, detections in zip(chunk, self._score(features, boxes, names, threshold), strict=True):
-                    result[i] = detections
-        return result
+                batch_labels = [list(dict.fromkeys(labels[i])) for i in batch]
+                for i, found in zip(
+                    batch, self._score(features, boxes, batch_labels, threshold), strict=True
+                ):
+                    detections[i] = found
+        return detections
 
     def pixels(self, images: Images) -> torch.Tensor:
-        """N images (H, W, 3) uint8 -> network input (N, 3, S, S) float32."""
+        """Preprocess N images, (H, W, 3) uint8: network input (N, 3, S, S) float32."""
         options = {"return_tensors": "pt", "input_data_format": "channels_last"}
         if self.pad == "library":
             return self.image_processor(list(images), **options)["pixel_values"]
@@ -92,16 +95,15 @@ class Owlv2Detector(_Detector):
         return self.image_processor(squares, do_rescale=False, **options)["pixel_values"]
 
     def _encode_images(self, images: Images) -> tuple[torch.Tensor, torch.Tensor]:
-        """(features (N, P, D) of P boxes, their corners (N, P, 4) relative to the padded square)."""
+        """Encode N images: (features of boxes (N, P, D), boxes (N, P, 4) relative to the padded square)."""
         pixels = self.pixels(images).to(self.model.device, self.model.dtype)
         feature_map = self.model.image_embedder(pixel_values=pixels)[0]  # (N, h, w, D)
         features = feature_map.flatten(1, 2)  # (N, h, w, D) => (N, P, D)
-        x, y, w, h = self.model.box_predictor(features, feature_map).float().unbind(-1)
-        # center and size => corners
+        x, y, w, h = self.model.box_predictor(features, feature_map).float().unbind(-1)  # center and size
         return features, torch.stack([x - w / 2, y - h / 2, x + w / 2, y + h / 2], -1)
 
-    def _encode_labels(self, labels: Sequence[str]) -> None:
-        """Add new labels to `_queries`. One label per call: batches change last bits."""
+    def _encode_labels(self, labels: Iterable[str]) -> None:
+        """Add new labels to `_queries`. One label per forward pass: batches change last bits."""
         for label in dict.fromkeys(labels):
             if label in self._queries:
                 continue
@@ -113,40 +115,35 @@ class Owlv2Detector(_Detector):
             self._queries[label] = (embedding, bool(ids[0, 0] > 0))
 
     def _score(
-        self, features: torch.Tensor, boxes: torch.Tensor, names: Texts, threshold: float
+        self, features: torch.Tensor, boxes: torch.Tensor, labels: Texts, threshold: float
     ) -> list[dict[str, Detection]]:
-        """Of N pictures' (N, P, D) features and (N, P, 4) boxes, by the labels of each, at least one."""
-        columns = {name: column for column, name in enumerate(dict.fromkeys(itertools.chain(*names)))}
-        queries = [self._queries[name] for name in columns]
-        embeddings = torch.stack([embedding for embedding, _ in queries]).expand(
-            len(names), -1, -1
-        )  # (N, Q, D)
-        valid = torch.tensor([[counts for _, counts in queries]], device=features.device)  # (1, Q)
-        # (N, P, Q)
-        logits, _ = self.model.class_predictor(features, embeddings, valid.expand(len(names), -1))
-        result = []
-        for row, row_logits, corners in zip(names, logits, boxes, strict=True):
-            logits_by_label = row_logits[
-                :, [columns[name] for name in row]
-            ]  # (P, L), in the image's own order
-            scores = torch.sigmoid(logits_by_label).float()  # (P, L)
-            best = scores.max(0)  # over boxes; of equal ones the first
-            numbers = (
-                best.values,
-                (scores > threshold).sum(0),
-                corners[best.indices],
-                find_named_scores(logits_by_label),
-            )
-            entries = zip(row, *(number.tolist() for number in numbers), strict=True)
-            result.append(
-                {name: Detection(score, n, tuple(box), named) for name, score, n, box, named in entries}
-            )
-        return result
+        """Detect every image's distinct labels, at least one. features: (N, P, D); boxes: (N, P, 4)."""
+        count = len(labels)  # N
+        columns = {label: q for q, label in enumerate(dict.fromkeys(itertools.chain(*labels)))}
+        embeddings = torch.stack([self._queries[label][0] for label in columns])  # (Q, D)
+        valid = torch.tensor([self._queries[label][1] for label in columns], device=features.device)  # (Q,)
+        logits, _ = self.model.class_predictor(
+            features, embeddings.expand(count, -1, -1), valid.expand(count, -1)
+        )  # (N, P, Q)
+        detections = []
+        for row, image_logits, corners in zip(labels, logits, boxes, strict=True):
+            own_logits = image_logits[:, [columns[label] for label in row]]  # (P, L), in the image's order
+            scores = torch.sigmoid(own_logits).float()  # (P, L)
+            best = scores.max(0)  # values and indices (L,), over boxes; of equal ones the first
+            counts = (scores > threshold).sum(0)  # (L,)
+            fields = (best.values, counts, corners[best.indices], find_named_scores(own_logits))
+            found = {}
+            for label, score, number, box, named in zip(
+                row, *(field.tolist() for field in fields), strict=True
+            ):
+                found[label] = Detection(score, number, tuple(box), named)
+            detections.append(found)
+        return detections
 
 
 def find_named_scores(logits: torch.Tensor) -> torch.Tensor:
-    """Logits (..., P, L) of P boxes and L labels -> (..., L) float32: each label's highest score over the
-    boxes whose best label it is; of equal labels the first, as in the library's `post_process`."""
+    """Find each label's highest score over the boxes whose best label it is: logits (..., P, L) -> (..., L)
+    float32. Of equal labels the first is best, as in the library's `post_process`."""
     best = logits.max(-1)  # (..., P)
     scores = logits.new_zeros((*logits.shape[:-2], logits.shape[-1]), dtype=torch.float32)
     return scores.scatter_reduce(-1, best.indices, torch.sigmoid(best.values).float(), "amax")
@@ -162,43 +159,44 @@ def load_owlv2(
 ) -> Owlv2Detector:
     from transformers import AutoImageProcessor, AutoTokenizer, Owlv2ForObjectDetection
 
-    choose("pad", pad, PADS)
-    choose("backend", backend, BACKENDS)
+    choose("pad", pad, ("library", "gray"))
+    choose("backend", backend, ("torchvision", "pil"))
     model, source = loading.load_model(Owlv2ForObjectDetection, path_or_id, "owlv2", **options)
     parts = source.load_part(AutoImageProcessor, backend=backend), source.load_part(AutoTokenizer), source
     return Owlv2Detector(model, *parts, pad=pad, backend=backend, batch_size=batch_size)
 
 
-# --- others -------------------------------------------------------------------------------
+# --- other detectors -----------------------------------------------------------------------
 
 #: Model types that take a phrase with a full stop, and give logits per text token.
 GROUNDED = ("grounding-dino", "mm-grounding-dino")
 
 
 class ZeroShotDetector(_Detector):
-    """`AutoModelForZeroShotObjectDetection`; a label's score is the highest sigmoid over boxes (and, for
+    """Any `AutoModelForZeroShotObjectDetection`. A label's score is the highest sigmoid over boxes (and, for
     Grounding DINO, over its tokens), as in the library. One forward pass per image and label: in models that
     mix text and image a label's score depends on the other labels."""
 
     def __init__(self, model: Any, processor: Any, source: loading.Source) -> None:
         super().__init__(model, processor, source)
-        self.grounded = model.config.model_type in GROUNDED
+        self._preprocess = loading.SharedTokenizer(processor)
+        self.is_grounded = model.config.model_type in GROUNDED
 
     def describe(self) -> Json:
-        query = "lower case with a full stop" if self.grounded else "bare name"
-        return {**self.facts(type(self.processor).__name__), "query": query}
+        query = "lower case with a full stop" if self.is_grounded else "bare name"
+        return {**self.shared_fields(type(self.processor).__name__), "query": query}
 
     def detect(self, images: Images, labels: Texts, threshold: float = 0.1) -> list[dict[str, Detection]]:
         """See `Owlv2Detector`."""
         check_batch(images, labels, "labels")
-        pairs = zip(images, map(dict.fromkeys, labels), strict=True)
+        pairs = zip(images, labels, strict=True)
         with loading.exact():
-            return [self._detect_one(image, list(row), threshold) if row else {} for image, row in pairs]
+            return [self._detect(image, list(dict.fromkeys(row)), threshold) for image, row in pairs]
 
-    def _detect_one(self, image: np.ndarray, labels: Sequence[str], threshold: float) -> dict[str, Detection]:
-        outputs = [self._run(image, label) for label in labels]  # ((P,) logits, (P, 4) boxes) per label
+    def _detect(self, image: np.ndarray, labels: Sequence[str], threshold: float) -> dict[str, Detection]:
+        outputs = [self._run(image, label) for label in labels]  # (logits (P,), boxes (P, 4)) per label
         named: list[float | None] = [None] * len(outputs)
-        if not self.grounded:  # Grounding DINO's boxes differ between labels
+        if outputs and not self.is_grounded:  # Grounding DINO's boxes differ between labels
             named = find_named_scores(torch.stack([logits for logits, _ in outputs], -1)).tolist()  # (P, L)
         height, width = image.shape[:2]
         detections = {}
@@ -211,16 +209,16 @@ class ZeroShotDetector(_Detector):
         return detections
 
     def _run(self, image: np.ndarray, label: str) -> tuple[torch.Tensor, torch.Tensor]:
-        """(logits (P,), boxes (P, 4) as center and size relative to the image), float32."""
+        """Run the model: (logits (P,), boxes (P, 4) as center and size relative to the image), float32."""
         from PIL import Image
 
-        text: Any = f"{label.lower().rstrip('.')}." if self.grounded else [[label]]
-        inputs = self._inputs(images=Image.fromarray(image), text=text, return_tensors="pt")
-        if not self.grounded:
+        text: Any = f"{label.lower().rstrip('.')}." if self.is_grounded else [[label]]
+        inputs = self._preprocess(images=Image.fromarray(image), text=text, return_tensors="pt")
+        if not self.is_grounded:
             self.check_length(label, inputs["input_ids"])
         outputs = self.model(**loading.move_inputs(self.model, inputs))
-        # logits: (1, P, tokens or labels)
-        return outputs.logits[0].float().amax(-1).cpu(), outputs.pred_boxes[0].float().cpu()
+        logits = outputs.logits[0]  # (P, tokens), or (P, 1): one label
+        return logits.float().amax(-1).cpu(), outputs.pred_boxes[0].float().cpu()
 
 
 def load(path_or_id: str, **options: Any) -> ZeroShotDetector:

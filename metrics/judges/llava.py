@@ -1,10 +1,12 @@
-"""Judge "vqa" by LLaVA-NeXT. All prompts about an image share a prefix: the template and some three thousand
-image tokens. The prefix runs once; its key-value cache is repeated for a batch of questions. Answers equal
-those of `generate` for every question alone."""
+"""Judge "vqa" by LLaVA-NeXT, which runs an image once for all questions about it.
+
+All prompts about an image share a prefix: the template and some three thousand image tokens. The prefix runs
+once; its key-value cache is repeated for a batch of questions. Answers equal those of `generate` for every
+question alone. Shapes: N images (prefixes) of a batch, B questions, V tokens of the vocabulary.
+"""
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import inspect
 import itertools
@@ -23,10 +25,9 @@ from nein.metrics.chat.local import LocalChat, yes_no_tokens
 from nein.metrics.judges.base import TEMPLATES, Answer, check_batch
 from nein.metrics.loading import exact, load_model
 
-#: Questions per pass, per image of a batch.
-_QUESTIONS = 2
 #: Explicit, since an image with 1, 3 or 4 rows would be read as one with so many channels.
-_PIXELS = {"return_tensors": "pt", "input_data_format": "channels_last"}
+_PIXEL_OPTIONS = {"return_tensors": "pt", "input_data_format": "channels_last"}
+TokenIds = tuple[int, ...]
 
 
 class _Job(NamedTuple):
@@ -35,14 +36,14 @@ class _Job(NamedTuple):
     image: int  # its index
     pixels: torch.Tensor  # (1, tiles, 3, S, S), padded to the most tiles of its batch
     size: torch.Tensor  # (1, 2): height and width
-    prefix: tuple[int, ...]  # token ids
-    suffixes: dict[str, tuple[int, ...]]  # prompt -> token ids after the prefix
+    prefix: TokenIds
+    suffixes: dict[str, TokenIds]  # prompt -> what follows the prefix
 
 
 class LlavaNextJudge(LocalChat, Described):
-    """Greedy answers of at most `max_new_tokens` tokens from a `LlavaNextForConditionalGeneration`.
+    """Judge on a `LlavaNextForConditionalGeneration`: greedy answers of at most `max_new_tokens` tokens.
 
-    batch_size  Images per pass of the prefix; questions go twice as many at a time.
+    batch_size  Images per pass of the prefix; twice as many questions per pass.
     """
 
     max_new_tokens = 10
@@ -50,11 +51,10 @@ class LlavaNextJudge(LocalChat, Described):
     def __init__(self, *parts: Any, template: str, quantization: str, batch_size: int) -> None:
         super().__init__(*parts)
         self.template, self.quantization, self.batch_size = template, quantization, batch_size
-        self._ids = functools.lru_cache(maxsize=4096)(self._encode_prompt)
-        self._token_counts: dict[tuple[int, ...], int] = {}
-        # Newer versions of transformers call it "cache".
-        named = inspect.signature(type(self.model).forward).parameters
-        self._cache = "cache" if "cache" in named else "past_key_values"
+        self._token_counts: dict[tuple[int, ...], int] = {}  # (H, W) -> number of image tokens
+        # Newer versions of transformers call the parameter "cache".
+        parameters = inspect.signature(type(self.model).forward).parameters
+        self._cache_name = "cache" if "cache" in parameters else "past_key_values"
         self._image_id = int(self.model.config.image_token_id)
         self._image_word = self._tokenizer.convert_ids_to_tokens(self._image_id)
         self._yes, self._no = yes_no_tokens(self._tokenizer).values()
@@ -70,84 +70,81 @@ class LlavaNextJudge(LocalChat, Described):
         }
 
     def ask(self, images: Images, questions: Texts) -> list[list[Answer]]:
-        """Answers to `questions[i]`, full prompts about `images[i]`, (H, W, 3) uint8. Raises MetricError for
-        a prompt without exactly one image."""
+        """Answer `questions[i]`, full prompts about `images[i]`, (H, W, 3) uint8. Raises MetricError for a
+        prompt without exactly one image."""
         check_batch(images, questions, "questions")
-        for prompt in (p for row in questions for p in row):
+        for prompt in itertools.chain(*questions):
             if prompt.count(self._image_word) != 1 or prompt.endswith(self._image_word):
                 raise MetricError(f"A prompt needs {self._image_word} once, and text after it: {prompt!r}.")
         answers: dict[tuple[int, str], Answer] = {}
         with exact():
-            for group in group_by(
-                self._jobs(images, questions), lambda job: len(job.prefix), self.batch_size
-            ):
+            jobs = self._split_prompts(images, questions)
+            for group in group_by(jobs, lambda job: len(job.prefix), self.batch_size):
                 answers.update(self._answer_group(group))
         return [[answers[i, prompt] for prompt in row] for i, row in enumerate(questions)]
 
-    def _jobs(self, images: Images, questions: Texts) -> list[_Job]:
-        """Split prompts into a common prefix and suffixes, per image."""
-        parts: dict[
-            str, tuple[tuple[int, ...], tuple[int, ...]]
-        ] = {}  # prompt -> ids before and after the image
-        for prompt in dict.fromkeys(p for row in questions for p in row):
-            ids = self._ids(prompt)
+    def _split_prompts(self, images: Images, questions: Texts) -> list[_Job]:
+        """Split the prompts about every image into common prefixes and suffixes."""
+        heads: dict[str, TokenIds] = {}  # prompt -> ids before the image
+        tails: dict[str, TokenIds] = {}  # prompt -> ids after the image
+        for prompt in dict.fromkeys(itertools.chain(*questions)):
+            with self._lock:
+                ids = tuple(self._tokenizer(prompt)["input_ids"])
             index = ids.index(self._image_id)
-            parts[prompt] = ids[:index], ids[index + 1 :]
-        tails = [tail for _, tail in parts.values()]
-        common = itertools.takewhile(lambda column: len(set(column)) == 1, zip(*tails, strict=False))
-        # The suffix needs at least one token: its logits are those of the answer.
-        common_length = min(len(list(common)), min(map(len, tails), default=1) - 1)
+            heads[prompt], tails[prompt] = ids[:index], ids[index + 1 :]
+        # Length of the beginning that all tails share. A suffix needs at least one token: its logits are the
+        # answer's.
+        columns = zip(*tails.values(), strict=False)
+        common = list(itertools.takewhile(lambda column: len(set(column)) == 1, columns))
+        shared = min(len(common), min(map(len, tails.values()), default=1) - 1)
+
         jobs = []
         for rows in split_chunks([i for i, row in enumerate(questions) if row], self.batch_size):
-            inputs = self.processor.image_processor([images[i] for i in rows], **_PIXELS)
+            inputs = self.processor.image_processor([images[i] for i in rows], **_PIXEL_OPTIONS)
             for k, i in enumerate(rows):
                 pixels, size = inputs["pixel_values"][k : k + 1], inputs["image_sizes"][k : k + 1]
-                image_ids = [self._image_id] * self._token_count(images[i])
-                # Prompts that differ before the image share no prefix.
-                by_head: dict[tuple[int, ...], list[str]] = {}
+                image_ids = [self._image_id] * self._count_image_tokens(images[i])
+                by_head: dict[
+                    TokenIds, list[str]
+                ] = {}  # prompts that differ before the image share no prefix
                 for prompt in questions[i]:
-                    by_head.setdefault(parts[prompt][0], []).append(prompt)
+                    by_head.setdefault(heads[prompt], []).append(prompt)
                 for head, prompts in by_head.items():
-                    prefix = (*head, *image_ids, *parts[prompts[0]][1][:common_length])
-                    suffixes = {prompt: parts[prompt][1][common_length:] for prompt in prompts}
+                    prefix = (*head, *image_ids, *tails[prompts[0]][:shared])
+                    suffixes = {prompt: tails[prompt][shared:] for prompt in prompts}
                     jobs.append(_Job(i, pixels, size, prefix, suffixes))
         return jobs
 
-    def _token_count(self, image: np.ndarray) -> int:
-        """Number of image tokens for an image of this size."""
-        shape = image.shape[:2]
-        if shape not in self._token_counts:
-            encoded = self.processor(images=image, text=self._image_word, **_PIXELS)
-            self._token_counts[shape] = int((encoded["input_ids"] == self._image_id).sum())
-        return self._token_counts[shape]
-
-    def _encode_prompt(self, prompt: str) -> tuple[int, ...]:
-        with self._lock:
-            return tuple(self._tokenizer(prompt)["input_ids"])
+    def _count_image_tokens(self, image: np.ndarray) -> int:
+        size = image.shape[:2]
+        if size not in self._token_counts:
+            encoded = self.processor(images=image, text=self._image_word, **_PIXEL_OPTIONS)
+            self._token_counts[size] = int((encoded["input_ids"] == self._image_id).sum())
+        return self._token_counts[size]
 
     def _answer_group(self, jobs: Sequence[_Job]) -> Iterator[tuple[tuple[int, str], Answer]]:
         """Yield ((image, prompt), answer), in batches of equal suffix length: padding changes answers."""
-        layers: Any = self._prefill(jobs).layers
+        layers: Any = self._run_prefixes(jobs).layers
         pairs = [(row, prompt) for row, job in enumerate(jobs) for prompt in job.suffixes]
-        size = self.batch_size * _QUESTIONS
-        for chunk in group_by(pairs, lambda pair: len(jobs[pair[0]].suffixes[pair[1]]), size):
-            rows = torch.tensor([row for row, _ in chunk], device=self.model.device)  # (B,) row of the prefix
-            # keys and values: (N, heads, prefix, d) => (B, heads, prefix, d)
+        for batch in group_by(pairs, lambda pair: len(jobs[pair[0]].suffixes[pair[1]]), 2 * self.batch_size):
+            rows = torch.tensor([row for row, _ in batch], device=self.model.device)  # (B,) row of the prefix
+            # Keys and values: (N, heads, prefix, d) => (B, heads, prefix, d).
             repeated = DynamicCache([(layer.keys[rows], layer.values[rows]) for layer in layers])
-            ids = torch.tensor([[*jobs[row].prefix, *jobs[row].suffixes[prompt]] for row, prompt in chunk])
-            inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), self._cache: repeated}
-            produced, first = self.generate(inputs, self.max_new_tokens)
-            first = first.softmax(-1)  # (B, V); below (B,): summed over the words' tokens
-            p_yes, p_no = (first[:, words].sum(-1).tolist() for words in (self._yes, self._no))
-            for (row, prompt), tokens, yes, no in zip(chunk, produced, p_yes, p_no, strict=True):
-                yield (jobs[row].image, prompt), Answer(self.decode_ids(tokens), len(tokens), yes, no)
+            ids = torch.tensor([[*jobs[row].prefix, *jobs[row].suffixes[prompt]] for row, prompt in batch])
+            inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), self._cache_name: repeated}
+            produced, logits = self.generate(inputs, self.max_new_tokens)
+            first = logits.softmax(-1)  # (B, V) probabilities of the first token
+            all_yes = first[:, self._yes].sum(-1).tolist()  # (B,)
+            all_no = first[:, self._no].sum(-1).tolist()  # (B,)
+            for (row, prompt), ids_of, p_yes, p_no in zip(batch, produced, all_yes, all_no, strict=True):
+                yield (jobs[row].image, prompt), Answer(self.decode_ids(ids_of), len(ids_of), p_yes, p_no)
 
-    def _prefill(self, jobs: Sequence[_Job]) -> DynamicCache:
-        """Key-value cache of N prefixes of one length."""
+    def _run_prefixes(self, jobs: Sequence[_Job]) -> DynamicCache:
+        """Run N prefixes of one length; returns their key-value cache."""
         tiles = max(job.pixels.shape[1] for job in jobs)
-        # padded to as many tiles for every image: (1, tiles, 3, S, S) each
+        # Every image is padded to as many tiles: (1, tiles, 3, S, S). `pad` counts from the last axis.
         pixels = [torch.nn.functional.pad(j.pixels, (*[0] * 7, tiles - j.pixels.shape[1])) for j in jobs]
-        ids = torch.tensor([job.prefix for job in jobs], device=self.model.device)  # (N, tokens)
+        ids = torch.tensor([job.prefix for job in jobs], device=self.model.device)  # (N, prefix)
         output = self.model(
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
@@ -155,20 +152,16 @@ class LlavaNextJudge(LocalChat, Described):
             image_sizes=torch.cat([job.size for job in jobs]).to(self.model.device),
             use_cache=True,
             logits_to_keep=1,
-            **{self._cache: DynamicCache()},  # keeps all tokens, even for a model with a sliding window
+            **{self._cache_name: DynamicCache()},  # keeps all tokens, even for a model with a sliding window
         )
-        return output[self._cache]
+        return output[self._cache_name]
 
 
 def load(
-    path_or_id: str,
-    *,
-    quantization: str = "none",
-    template: str = "llava-mistral",
-    batch_size: int = 8,
+    path_or_id: str, *, quantization: str = "none", template: str = "llava-mistral", batch_size: int = 8,
     **options: Any,
-) -> LlavaNextJudge:
-    """Load a judge. quantization: "none", or the paper's "bnb-fp4", 4-bit weights."""
+) -> LlavaNextJudge:  # fmt: skip
+    """Load the judge. quantization: "none", or the paper's "bnb-fp4", 4-bit weights."""
     from transformers import AutoProcessor, BitsAndBytesConfig, LlavaNextForConditionalGeneration
 
     choose("quantization", quantization, ("none", "bnb-fp4"))

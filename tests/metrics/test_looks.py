@@ -56,7 +56,7 @@ def test_a_picture_of_few_rows_is_not_taken_for_one_of_few_channels(rows, models
     image = picture(1, 40, rows)
     for processor, pixels in (
         (owlv2.image_processor, owlv2.pixels([image])),
-        (llava.processor.image_processor, llava._jobs([image], [["<image>\nA car?"]])[0].pixels),
+        (llava.processor.image_processor, llava._split_prompts([image], [["<image>\nA car?"]])[0].pixels),
     ):
         shown = processor(Image.fromarray(image), return_tensors="pt")["pixel_values"]
         np.testing.assert_array_equal(pixels, shown)

@@ -103,11 +103,11 @@ def test_any_zero_shot_detector_scores_as_its_own_post_processing_does(detector)
     for picture, row in zip(pictures, found, strict=True):
         assert list(row) == LABELS
         for label, one in row.items():
-            text = f"{label}." if detector.grounded else [[label]]
+            text = f"{label}." if detector.is_grounded else [[label]]
             inputs = detector.processor(images=Image.fromarray(picture), text=text, return_tensors="pt")
             with torch.no_grad():
                 outputs = detector.model(**inputs)
-            more = {"input_ids": inputs["input_ids"], "text_threshold": 0.0} if detector.grounded else {}
+            more = {"input_ids": inputs["input_ids"], "text_threshold": 0.0} if detector.is_grounded else {}
             [boxes] = detector.processor.post_process_grounded_object_detection(
                 outputs, threshold=0.0, target_sizes=[picture.shape[:2]], **more
             )
