@@ -29,18 +29,9 @@ from nein.editors.presets import (
     split_address,
     split_lora,
 )
-from nein.editors.presets import DEFAULT_CONFIG as DEFAULT_CONFIG
-from nein.editors.presets import read_index as read_index
+from nein.loading import references
 from nein.loading.errors import unknown
-from nein.loading.references import (
-    TEXTS,
-    Need,
-    expand_user,
-    is_served,
-    load_attribute,
-    locate_embedded,
-    parse_reference,
-)
+from nein.loading.references import Need
 
 #: Entry-point group of other packages' editors: "module:attribute" of an object that `make_editor` takes.
 PLUGINS = "nein.editors"
@@ -62,7 +53,7 @@ def find_row(name: str) -> EditorPreset | None:
     """Row of an editor; None for one that is not ours. Raises EditorError for an unknown name."""
     if row := BASIC.get(name) or PRESETS.get(name):
         return row
-    parsed = parse_reference(name)
+    parsed = references.parse_reference(name)
     if name not in _OURS and not parsed.has_files:
         if parsed.kind in ("served", "attribute") or name in find_plugins():
             return None
@@ -74,7 +65,7 @@ def find_row(name: str) -> EditorPreset | None:
 
 def supports(name: str, feature: str) -> bool:
     """Whether an editor's requests may have `feature`: "negative_prompt", "guided" or "weights"."""
-    if is_served(name):  # a hosting service has none
+    if references.is_served(name):  # a hosting service has none
         from nein.loading.service import find_host
 
         return feature == "negative_prompt" and not find_host(split_address(name)[0])
@@ -87,9 +78,9 @@ def supports(name: str, feature: str) -> bool:
 
 def check(name: str, **overrides: Any) -> None:
     """Raise EditorError for an unknown name or option; loads nothing."""
-    kind = parse_reference(name).kind
+    kind = references.parse_reference(name).kind
     if kind == "attribute":
-        load_attribute(name)
+        references.load_attribute(name)
     if kind == "served":
         split_address(name)
     row = find_row(name)
@@ -110,8 +101,8 @@ def origins(
     repository, colon, file = reference.partition(":")
     on_hub = bool(colon) and repository.count("/") == 1  # owner/name:FILE
     needs = [Need.parse(repository, revision, (file,))] if on_hub else [Need.parse(reference, revision)]
-    if options.get("config") and (on_hub or expand_user(reference).is_file()):
-        needs.append(Need.parse(options["config"], files=TEXTS))
+    if options.get("config") and (on_hub or references.expand_user(reference).is_file()):
+        needs.append(Need.parse(options["config"], files=references.TEXTS))
     needs += [Need.parse(options[option]) for option, source in row.models.items() if source == "hub"]
     if row.rewriter and options.get("rewriter"):
         needs.append(Need.parse(row.rewriter))
@@ -153,7 +144,7 @@ def get_editor(
     overrides   Options of the row.
     """
     check(name, **overrides)
-    if is_served(name):
+    if references.is_served(name):
         from nein.editors.served import ServedEditor
 
         return ServedEditor(name, **overrides)
@@ -168,14 +159,15 @@ def get_editor(
         return cls(name=name, **overrides)
     reference, revision = _choose_checkpoint(row, checkpoint, revision)
     options = {**row.options(), **overrides}
-    options |= {option: locate_embedded(options[option]) for option in row.models if option in options}
-    return cls(locate_embedded(reference), name=name, revision=revision, **runtime, **options)
+    for option in row.models.keys() & options.keys():
+        options[option] = references.locate_embedded(options[option])
+    return cls(references.locate_embedded(reference), name=name, revision=revision, **runtime, **options)
 
 
 def load_plugin(name: str) -> Any:
     """Object behind a plug-in's name or module:attribute; None for an editor of ours. Raises EditorError."""
-    if parse_reference(name).kind == "attribute":
-        return load_attribute(name)
+    if references.parse_reference(name).kind == "attribute":
+        return references.load_attribute(name)
     try:
         plugin = find_plugins().get(name)
         return plugin.load() if plugin else None

@@ -23,12 +23,8 @@ BRANCHES = {"text": [0], "uncond": [1, 2]}
 
 
 class AttentionRecord:
-    """Mean of attention probabilities over heads, steps, some branches, and all layers with h * w positions.
-
-    batch     Samples B; a UNet call has 3 * B rows, branch by branch.
-    grid      (h, w): cells of the recorded layers.
-    branches  Key of `BRANCHES`.
-    """
+    """Mean of attention probabilities over heads, steps, branches (a key of `BRANCHES`), and the layers that
+    have h * w positions (`grid`). A UNet call has 3 * `batch` rows, branch by branch."""
 
     def __init__(self, batch: int, grid: tuple[int, int], branches: str) -> None:
         self.batch, self.grid, self._branches = batch, grid, BRANCHES[branches]
@@ -133,12 +129,8 @@ class NegativePrompts:
     in_prompt: Tensor  # (rows, tokens) bool, False for padding
 
     def guide(self, attn: Any, hidden_states: Tensor, text: Tensor, output: Tensor) -> Tensor:
-        """`output`, (rows of the call, h * w, heads * d), with the `rows` recomputed by the rule.
-
-        attn           diffusers' attention layer, whose projections are used.
-        hidden_states  (rows of the call, h * w, width), the layer's input.
-        text           (rows of the call, tokens, width), by the text encoder.
-        """
+        """`output` of the layer `attn`, (R, h * w, heads * d) for the R rows of the call, with the `rows`
+        recomputed by the rule. hidden_states: (R, h * w, width); text: (R, tokens, width)."""
 
         def split_heads(states: Tensor) -> Tensor:  # (B, tokens, heads * d) => (B, heads, tokens, d)
             return states.unflatten(-1, (attn.heads, -1)).transpose(1, 2)
@@ -156,18 +148,13 @@ class NegativePrompts:
 class Processor:
     """Attention processor: diffusers' own, unless probabilities are recorded or weighted, or rows are guided.
 
-    is_recorded  Whether a `record` of the call takes this layer's probabilities.
-
-    Further arguments of a call, which diffusers passes on from `cross_attention_kwargs`:
-
-    record     `AttentionRecord` to add to.
-    weights    (rows of the call, tokens): factor of each token's probability, without renormalization: c in
-               "Attention Re-weighting", Prompt-to-Prompt (arXiv:2208.01626), section 3.2.
-    negatives  `NegativePrompts` of some rows.
+    `record`, `weights` and `negatives` are the UNet's `cross_attention_kwargs`. weights: (rows of the call,
+    tokens), factor of each token's probability, without renormalization: c in "Attention Re-weighting",
+    Prompt-to-Prompt (arXiv:2208.01626), section 3.2.
     """
 
     def __init__(self, is_recorded: bool) -> None:
-        self._is_recorded, self._plain = is_recorded, AttnProcessor2_0()
+        self._is_recorded, self._plain = is_recorded, AttnProcessor2_0()  # whether `record` takes this layer
 
     def __call__(
         self,

@@ -1,7 +1,7 @@
 """Loads and checks diffusers pipelines from a folder or the hub, fuses LoRA weights, and hashes contents.
 
 Weights are safetensors, or tensors in .bin files that are read without running code (weights_only=True).
-Parts: InstructPix2Pix pipelines; checks of any pipeline; LoRA; errors and logs; devices and hashes.
+Parts: InstructPix2Pix pipelines; checks of any pipeline; LoRA; devices, errors, logs and hashes.
 """
 
 from __future__ import annotations
@@ -89,10 +89,9 @@ def load_pipeline(
         # Checked before gigabytes are read or downloaded.
         unet = UNet2DConditionModel.load_config(source, subfolder="unet", revision=revision)
         check_channels(unet.get("in_channels", 4), checkpoint, channels)
-        models = {
-            part: load_complete(cls, checkpoint, source, revision, subfolder=part)
-            for part, cls in _MODELS.items()
-        }
+        models = {}
+        for part, cls in _MODELS.items():
+            models[part] = load_complete(cls, checkpoint, source, revision, subfolder=part)
         absent = dict.fromkeys(("safety_checker", "feature_extractor", "image_encoder"))
         pipeline = StableDiffusionInstructPix2PixPipeline.from_pretrained(
             source, revision=revision, requires_safety_checker=False, **absent, **models
@@ -146,13 +145,9 @@ def locate(reference: str, revision: str | None = None) -> tuple[str, str | None
 
 
 def load_complete(cls: Any, checkpoint: str, source: str, revision: str | None, **arguments: Any) -> Any:
-    """Load a model of class `cls`. Raises EditorError for missing weights; warns of weights and options that
-    the class ignores.
-
-    checkpoint        The user's reference, for messages.
-    source, revision  From `locate`.
-    arguments         Of `from_pretrained`; without `use_safetensors` it also reads .bin files.
-    """
+    """Load a model from `source`, which `locate` found. Raises EditorError for missing weights; warns of
+    weights and options that `cls` ignores. checkpoint: the user's reference, for messages; arguments: of
+    `from_pretrained`, which without `use_safetensors` also reads .bin files."""
     model, info = cls.from_pretrained(source, revision=revision, output_loading_info=True, **arguments)
     check_loaded(cls, info, checkpoint)
     if unread := sorted(info["unexpected_keys"]):
@@ -214,10 +209,8 @@ def add_lora(pipeline: Any, reference: str) -> None:
     with explain_errors(reference):
         from peft.tuners.tuners_utils import BaseTunerLayer
 
-        if is_local(source):
-            path = Path(source, file)
-        else:
-            path = Path(hf_hub_download(source, file, revision=revision))
+        is_folder = is_local(source)
+        path = Path(source, file) if is_folder else Path(hf_hub_download(source, file, revision=revision))
         matrices: Counter[str] = Counter()  # module -> number of its matrices in the file
         with safe_open(path, "pt") as tensors:
             for name in tensors.keys():
@@ -236,7 +229,20 @@ def add_lora(pipeline: Any, reference: str) -> None:
         pipeline.unload_lora_weights()
 
 
-# --- errors and logs -----------------------------------------------------------------------------------
+# --- devices, errors, logs and hashes ------------------------------------------------------------------
+
+
+def find_device(name: str) -> torch.device:
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise EditorError(f"unknown device {name!r}; pass for instance 'cpu' or 'cuda:1'") from error
+
+
+def place_module(module: Any, device: torch.device, dtype: torch.dtype) -> Any:
+    """Move a module to a device and dtype, for inference."""
+    with quiet():
+        return align(module.to(device=device, dtype=dtype).eval()).requires_grad_(False)
 
 
 @contextmanager
@@ -273,21 +279,6 @@ def quiet() -> Iterator[None]:
             library.set_verbosity(verbosity)
             if has_bars:
                 library.enable_progress_bar()
-
-
-# --- devices and hashes --------------------------------------------------------------------------------
-
-
-def find_device(name: str) -> torch.device:
-    try:
-        return torch.device(name)
-    except RuntimeError as error:
-        raise EditorError(f"unknown device {name!r}; pass for instance 'cpu' or 'cuda:1'") from error
-
-
-def place_module(module: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    """Move a module to a device and dtype, for inference."""
-    return align(module.to(device=device, dtype=dtype).eval()).requires_grad_(False)
 
 
 def content_hash(modules: Mapping[str, Any], tokenizers: Iterable[Any] = ()) -> str:

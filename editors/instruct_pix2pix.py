@@ -18,15 +18,9 @@ from torch import Tensor
 
 from nein.editors.attention import NegativePrompts, install_processors, parse_rule, weigh_tokens
 from nein.editors.base import Editor, EditorError, EditRequest, EditResult, check_count, edit_in_batches
-from nein.editors.checkpoint import LoadedPipeline, find_device, load_pipeline, place_module, quiet
+from nein.editors.checkpoint import LoadedPipeline, find_device, load_pipeline, place_module
 from nein.editors.resize import RULES, fit
-from nein.editors.sampling import (
-    GUIDANCES,
-    SampleNoise,
-    ancestral_step,
-    effective_config,
-    euler_ancestral,
-)
+from nein.editors.sampling import GUIDANCES, SampleNoise, ancestral_step, effective_config, euler_ancestral
 from nein.loading.digests import Json
 from nein.loading.errors import choose
 from nein.loading.weights import torch_dtype
@@ -97,11 +91,10 @@ class InstructPix2Pix(Editor):
             raise EditorError("a pipeline in memory takes no lora; call its load_lora_weights")
         pipeline = loaded.pipeline
         self._tokenizer = pipeline.tokenizer
-        with quiet():
-            parts = (pipeline.text_encoder, pipeline.vae, pipeline.unet)
-            placed = [place_module(part, self._device, self._dtype) for part in parts]
-            self._text_encoder, self._vae, self._unet = placed
-            install_processors(self._unet)
+        parts = (pipeline.text_encoder, pipeline.vae, pipeline.unet)
+        placed = [place_module(part, self._device, self._dtype) for part in parts]
+        self._text_encoder, self._vae, self._unet = placed
+        install_processors(self._unet)
         self._scheduler: Any = self._make_scheduler(pipeline.scheduler.config)
         factor = 2 ** (len(self._vae.config.block_out_channels) - 1)  # pixels per latent cell
         self.resolution = resolution or int(self._unet.config.sample_size) * factor

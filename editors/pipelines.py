@@ -79,14 +79,6 @@ RECIPES = {name: Recipe(**fields) for name, fields in PIPELINES.items()}
 # --- the editor ------------------------------------------------------------------------------------------
 
 OFFLOADS = ("none", "model", "sequential")
-# CosXL's noise schedule, which its file does not hold. Source: hf.co/spaces/multimodalart/cosxl, app.py.
-_COSXL = {
-    "sigma_min": 0.002,
-    "sigma_max": 120.0,
-    "sigma_data": 1.0,
-    "prediction_type": "v_prediction",
-    "sigma_schedule": "exponential",
-}
 
 
 class DiffusersPipeline(Editor):
@@ -136,15 +128,8 @@ class DiffusersPipeline(Editor):
             raise EditorError(f"offload is {offload!r}, which needs a GPU, but the device is 'cpu'")
         label = checkpoint if isinstance(checkpoint, str) else "in memory"
         if isinstance(checkpoint, str):
-            self._pipeline, published = load_checkpoint(
-                checkpoint,
-                revision,
-                recipes=self.recipes,
-                name=pipeline,
-                config=config,
-                dtype=dtype,
-                rewriter=rewriter,
-            )
+            options: Json = {"name": pipeline, "config": config, "dtype": dtype, "rewriter": rewriter}
+            self._pipeline, published = load_checkpoint(checkpoint, revision, self.recipes, **options)
         elif lora is not None:
             raise EditorError("a pipeline in memory takes no lora; call its load_lora_weights")
         else:
@@ -163,7 +148,10 @@ class DiffusersPipeline(Editor):
             add_lora(self._pipeline, lora)
         if cosxl:
             self._pipeline.is_cosxl_edit = True
-            self._pipeline.scheduler = diffusers.EDMEulerScheduler(**_COSXL)
+            # The noise schedule is not in the file. Source: hf.co/spaces/multimodalart/cosxl, app.py.
+            levels = {"sigma_min": 0.002, "sigma_max": 120.0, "sigma_data": 1.0}
+            kind_of_schedule = {"prediction_type": "v_prediction", "sigma_schedule": "exponential"}
+            self._pipeline.scheduler = diffusers.EDMEulerScheduler(**levels, **kind_of_schedule)
         # --- settings of every call ---
         self._guidance: dict[str, float] = {}
         for setting, argument, scale in (
@@ -322,20 +310,15 @@ class DiffusersGenerator(DiffusersPipeline):
 def load_checkpoint(
     checkpoint: str,
     revision: str | None,
-    *,
     recipes: Mapping[str, Recipe],
+    *,
     name: str | None,
     config: str | None,
     dtype: str,
     rewriter: bool,
 ) -> tuple[Any, Json]:
-    """(pipeline, published: the class that the checkpoint declares). Raises EditorError.
-
-    recipes   Classes that can be loaded.
-    name      Class to load; None: the declared one.
-    rewriter  Whether to load the block that rewrites.
-    Others    As in `DiffusersPipeline`.
-    """
+    """(pipeline, published: the class that the checkpoint declares). Raises EditorError. name: class to load,
+    one of `recipes`; None: the declared one. Other options: as in `DiffusersPipeline`."""
     source, _, file = (checkpoint, "", "") if is_local(checkpoint) else checkpoint.partition(":")
     source, revision = locate(source, revision)
     with warnings.catch_warnings(), explain_errors(checkpoint):

@@ -41,12 +41,11 @@ def dpm_solver(config: Mapping[str, Any]) -> Any:
 
 def effective_config(scheduler: Any) -> Json:
     """Class and settings of a scheduler, JSON-serializable, for `Editor.describe`."""
-    config: Json = {"class": type(scheduler).__name__}
-    for name, value in scheduler.config.items():
-        if not name.startswith("_"):
-            is_json = isinstance(value, bool | int | float | str | None)
-            config[name] = value if is_json else str(value)
-    return config
+    settings = {name: value for name, value in scheduler.config.items() if not name.startswith("_")}
+    for name, value in settings.items():
+        if not isinstance(value, bool | int | float | str | None):
+            settings[name] = str(value)
+    return {"class": type(scheduler).__name__, **settings}
 
 
 # --- guidance ------------------------------------------------------------------------------------------
@@ -61,17 +60,15 @@ def guide(prediction: Tensor, text_scale: float, image_scale: float) -> Tensor:
     return uncond + text_scale * (text - image) + image_scale * (image - uncond)
 
 
-def guide_two_conditions(prediction: Tensor, text_scale: float, image_scale: float) -> Tensor:
+def guide_both(prediction: Tensor, text_scale: float, image_scale: float) -> Tensor:
     """(e_image + e_text) / 2 + s_T (e_both - e_image) + s_I (e_both - e_text).
 
     prediction: (3 B, ...) in the order [instruction + image, "" + image, instruction + zero image]; returns
     (B, ...). The model was never trained without both conditions. Source: edit_cli.py of
     github.com/cientgu/InstructDiffusion @ 435f0c3 (arXiv:2309.03895).
     """
-    text_and_image, image, text = prediction.chunk(3)
-    return (
-        0.5 * (image + text) + text_scale * (text_and_image - image) + image_scale * (text_and_image - text)
-    )
+    both, image, text = prediction.chunk(3)
+    return 0.5 * (image + text) + text_scale * (both - image) + image_scale * (both - text)
 
 
 @dataclass(frozen=True)
@@ -85,25 +82,20 @@ class Guidance:
 
     def check_scales(self, text_scale: float, image_scale: float) -> None:
         """Raises EditorError for a scale that the formula does not allow."""
-        are_numbers = isinstance(text_scale, numbers.Real) and isinstance(image_scale, numbers.Real)
-        if (
-            not are_numbers
-            or not self.text_above < text_scale < math.inf
-            or not self.image_least <= image_scale < math.inf
-        ):
+        numeric = isinstance(text_scale, numbers.Real) and isinstance(image_scale, numbers.Real)
+        fits = numeric and self.text_above < text_scale < math.inf
+        if not (fits and self.image_least <= image_scale < math.inf):
             raise EditorError(
                 f"guidance_scale is {text_scale!r} and image_guidance_scale is {image_scale!r}; they must be "
                 f"> {self.text_above} and >= {self.image_least}"
             )
 
 
-GUIDANCES = {
+GUIDANCES = {  # branches, function, bounds of s_T and s_I
     # Below 1 diffusers disables guidance, unlike the original code.
-    "ip2p": Guidance(((True, True), (False, True), (False, False)), guide, text_above=1, image_least=1),
+    "ip2p": Guidance(((True, True), (False, True), (False, False)), guide, 1, 1),
     # Published task presets go down to 1.0 and 0.5.
-    "instructdiffusion": Guidance(
-        ((True, True), (False, True), (True, False)), guide_two_conditions, text_above=0, image_least=0
-    ),
+    "instructdiffusion": Guidance(((True, True), (False, True), (True, False)), guide_both, 0, 0),
 }
 
 

@@ -34,7 +34,7 @@ from transformers import SamImageProcessor, SamModel
 from transformers.pipelines import MaskGenerationPipeline
 
 from nein.editors.attention import AttentionRecord, install_processors
-from nein.editors.base import EditorError, EditRequest, EditResult
+from nein.editors.base import EditorError, EditResult
 from nein.editors.checkpoint import (
     content_hash,
     explain_errors,
@@ -42,7 +42,6 @@ from nein.editors.checkpoint import (
     load_pipeline,
     locate,
     place_module,
-    quiet,
 )
 from nein.editors.instruct_pix2pix import CACHED_TEXTS, InstructPix2Pix, Item
 from nein.editors.resize import zone_frame
@@ -51,6 +50,7 @@ from nein.loading.digests import Json, json_digest
 from nein.loading.references import expand_user
 from nein.loading.weights import read_checkpoint
 
+Array = np.ndarray
 #: Actions of an instruction, in the order of the classifier's outputs.
 ACTIONS = ("CHANGE", "ADD", "REMOVE")
 
@@ -79,9 +79,7 @@ class Settings:
     map_stride: Size = 32  # step 3: pixels per cell of the attention maps
     against: Literal["last", "words"] = "last"  # step 5, `choose_rival`
     floor: Literal["zero", "least"] = "zero"  # step 5, `stretch`
-    mask_threshold: Level = (
-        108  # step 5, on doubled differences; the released code has 108, the paper's text 128
-    )
+    mask_threshold: Level = 108  # step 5, on doubled differences; released code: 108, paper's text: 128
     least_area: Count = 64  # step 6: pixels of a component
     points_per_side: Size = 32  # step 7: SAM's grid of query points
     segment_quality: Share = 0.88  # least predicted IoU of a segment
@@ -144,16 +142,9 @@ class Zone(InstructPix2Pix):
         self._classifier = load_classifier(action)
         super().__init__(checkpoint, name=name, steps=steps, resize="zone", resolution=resolution, **options)
         other = load_pipeline(magicbrush)
-        with quiet():
-            self._other_unet = place_module(other.pipeline.unet, self._device, self._dtype)
-            install_processors(self._other_unet)
-        self._segmenter = Segmenter(
-            sam,
-            self._device,
-            points=settings.points_per_side,
-            quality=settings.segment_quality,
-            stability=settings.segment_stability,
-        )
+        self._other_unet = place_module(other.pipeline.unet, self._device, self._dtype)
+        install_processors(self._other_unet)
+        self._segmenter = Segmenter(sam, self._device, settings)
         weights = {key: tensor.tolist() for key, tensor in self._classifier.state_dict().items()}
         self._others = {
             "magicbrush": {"checkpoint": magicbrush, "sha256": other.weights_sha256},
@@ -197,12 +188,13 @@ class Zone(InstructPix2Pix):
         maps = record.mean().cpu().numpy()  # (B, rows, columns, T)
         edits = self._decode_images(x)
         results = []
-        for index, (request, framed) in enumerate(items):
-            edit, note = edits[index], notes[index]
+        for item, edit, instruction, attention, note in zip(
+            items, edits, instructions, maps, notes, strict=True
+        ):
             if edit is None:
-                results.append(self._make_result(request, edit, note))
+                results.append(self._make_result(item[0], edit, note))
             else:
-                results.append(self._compose(request, framed, edit, instructions[index], maps[index], note))
+                results.append(self._compose(item, edit, instruction, attention, note))
         return results
 
     def _classify_new(self, text: str) -> Instruction:
@@ -214,15 +206,10 @@ class Zone(InstructPix2Pix):
         return Instruction(decide_action(logits, tokens, self.settings.protocol), tokens)
 
     def _compose(
-        self,
-        request: EditRequest,
-        framed: np.ndarray,
-        edit: np.ndarray,
-        instruction: Instruction,
-        attention: np.ndarray,
-        note: str,
+        self, item: Item, edit: Array, instruction: Instruction, attention: Array, note: str
     ) -> EditResult:
-        """Steps 5 to 12 for one sample. framed, edit: source and edit in the frame; attention: (h, w, T)."""
+        """Steps 5 to 12 for one sample. edit: of the whole frame; attention: (h, w, T)."""
+        request, framed = item
         settings, protocol = self.settings, self.settings.protocol
         fixed, removes = protocol == "fixed", instruction.action == "REMOVE"
 
@@ -242,7 +229,7 @@ class Zone(InstructPix2Pix):
 
         # Steps 11 and 12
         smooth = find_smooth_edge(framed, edit, dilated, settings)
-        result = blend_layer(framed, edit, fine, layer, smooth, alpha=settings.edge_alpha, protocol=protocol)
+        result = blend_layer(framed, edit, fine, layer, smooth, settings)
 
         # Note of what was found
         if number is not None and fine.any():
@@ -315,7 +302,7 @@ def decide_action(logits: Tensor, tokens: int, protocol: str) -> str:
 # --- steps 5 to 8: from attention to one segment ---------------------------------------------------------
 
 
-def choose_rival(attention: np.ndarray, tokens: int, against: str) -> np.ndarray:
+def choose_rival(attention: Array, tokens: int, against: str) -> Array:
     """Attention map (h, w) that the first token's is compared with: the end mark's ("last"), or the sum over
     all words ("words").
 
@@ -326,20 +313,20 @@ def choose_rival(attention: np.ndarray, tokens: int, against: str) -> np.ndarray
     return attention[..., 1 : tokens - 1].sum(-1)
 
 
-def stretch(attention: np.ndarray, floor: str = "zero") -> np.ndarray:
+def stretch(attention: Array, floor: str = "zero") -> Array:
     """(h, w) float >= 0 -> uint8, truncated: the maximum becomes 255; 0 ("least": the minimum) 0."""
     low = float(attention.min()) if floor == "least" else 0.0
     top = float(attention.max()) - low
     return (255 * ((attention - low) / top) if top > 0 else np.zeros_like(attention)).astype(np.uint8)
 
 
-def subtract_maps(first: np.ndarray, rival: np.ndarray, floor: str = "zero") -> np.ndarray:
+def subtract_maps(first: Array, rival: Array, floor: str = "zero") -> Array:
     """Stretched attention (h, w) to the first token minus that to its rival, cut at 0: (h, w) uint8."""
     a, b = (stretch(attention, floor).astype(np.int16) for attention in (first, rival))
     return np.clip(a - b, 0, 255).astype(np.uint8)
 
 
-def make_rough_mask(difference: np.ndarray, size: tuple[int, int], threshold: int) -> np.ndarray:
+def make_rough_mask(difference: Array, size: tuple[int, int], threshold: int) -> Array:
     """Rough mask (H, W) bool of the region to edit: pixels in which the first token does not dominate.
 
     difference  (h, w) uint8; enlarged with PIL's bicubic on integers, and doubled with saturation.
@@ -350,7 +337,7 @@ def make_rough_mask(difference: np.ndarray, size: tuple[int, int], threshold: in
     return np.minimum(enlarged * 2, 255) <= threshold
 
 
-def drop_small(mask: np.ndarray, least: int, protocol: str) -> np.ndarray:
+def drop_small(mask: Array, least: int, protocol: str) -> Array:
     """Mask without (4-connected) components of an area below `least`.
 
     "fixed": the area is the number of pixels, and the component is removed. "paper": the area is the number
@@ -368,17 +355,13 @@ def drop_small(mask: np.ndarray, least: int, protocol: str) -> np.ndarray:
 
 
 class Segmenter:
-    """Segments of an image by SAM (arXiv:2304.02643), queried at a grid of `points` x `points`.
+    """Segments of an image by SAM (arXiv:2304.02643), queried at a grid of points. Always float32.
 
-    quality, stability  Least predicted IoU, and least IoU with itself at shifted cut-offs.
-
-    Other settings are those of SamAutomaticMaskGenerator of github.com/facebookresearch/segment-anything:
-    cut-off shift 1, boxes suppressed at an IoU of 0.7, no crops. Always float32.
+    Fixed settings are those of SamAutomaticMaskGenerator of github.com/facebookresearch/segment-anything:
+    cut-off shift 1, boxes suppressed at an IoU of 0.7, no crops.
     """
 
-    def __init__(
-        self, checkpoint: str, device: torch.device, *, points: int, quality: float, stability: float
-    ) -> None:
+    def __init__(self, checkpoint: str, device: torch.device, settings: Settings) -> None:
         source, revision = locate(checkpoint)
         with explain_errors(checkpoint):
             model: Any = load_complete(
@@ -388,21 +371,25 @@ class Segmenter:
             self.sha256 = content_hash({"sam": model})
             model.eval().requires_grad_(False)
             self._generate = MaskGenerationPipeline(model=model, image_processor=processor, device=device)
-        self._points, self._quality, self._stability = points, quality, stability
+        self._settings = settings
 
-    def __call__(self, image: np.ndarray) -> list[np.ndarray]:
+    def __call__(self, image: Array) -> list[Array]:
         """Segments (H, W) bool of an image (H, W, 3) uint8, by falling confidence; may be none."""
+        settings = self._settings
         # Not `self._generate(image)`, whose data loader draws from the global generator.
         result = self._generate.run_single(
             Image.fromarray(image),
-            {"points_per_crop": self._points, "points_per_batch": 64},
-            {"pred_iou_thresh": self._quality, "stability_score_thresh": self._stability},
+            {"points_per_crop": settings.points_per_side, "points_per_batch": 64},
+            {
+                "pred_iou_thresh": settings.segment_quality,
+                "stability_score_thresh": settings.segment_stability,
+            },
             {"crops_nms_thresh": 0.7},
         )
         return [np.asarray(mask, dtype=bool) for mask in result["masks"]]
 
 
-def best_segment(rough: np.ndarray, segments: Sequence[np.ndarray]) -> tuple[int | None, float]:
+def best_segment(rough: Array, segments: Sequence[Array]) -> tuple[int | None, float]:
     """(index of the segment with the highest IoU with `rough`, that IoU); (None, 0.0) if none overlaps."""
     overlaps = [float((rough & segment).sum() / max((rough | segment).sum(), 1)) for segment in segments]
     best = int(np.argmax(overlaps)) if overlaps else 0  # the first of equals
@@ -412,9 +399,7 @@ def best_segment(rough: np.ndarray, segments: Sequence[np.ndarray]) -> tuple[int
 # --- steps 11 and 12: paste the layer with a smooth edge -------------------------------------------------
 
 
-def find_smooth_edge(
-    source: np.ndarray, edited: np.ndarray, dilated: np.ndarray, settings: Settings
-) -> np.ndarray:
+def find_smooth_edge(source: Array, edited: Array, dilated: Array, settings: Settings) -> Array:
     """Mask M of the edge smoother, (H, W) bool: low frequencies of edit and source differ in the dilated
     segment.
 
@@ -447,15 +432,8 @@ def find_smooth_edge(
 
 
 def blend_layer(
-    source: np.ndarray,
-    edited: np.ndarray,
-    fine: np.ndarray,
-    layer: np.ndarray,
-    smooth: np.ndarray,
-    *,
-    alpha: float,
-    protocol: str,
-) -> np.ndarray:
+    source: Array, edited: Array, fine: Array, layer: Array, smooth: Array, settings: Settings
+) -> Array:
     """Result (H, W, 3) uint8: the pasted layer, its edge mixed as alpha * edited + (1 - alpha) * source,
     truncated. fine: the segment; layer: of step 10; smooth: M of `find_smooth_edge`.
 
@@ -463,6 +441,7 @@ def blend_layer(
     masks as bytes, and 0 - 255 wraps to 1; the layer is unused. "fixed" pastes the layer and mixes on the
     rest of M, which is the edge around the layer.
     """
+    alpha, paper = settings.edge_alpha, settings.protocol == "paper"
     mixed = (alpha * edited.astype(np.float64) + (1 - alpha) * source.astype(np.float64)).astype(np.uint8)
-    pasted, edge = (smooth, smooth ^ fine) if protocol == "paper" else (layer, smooth & ~layer)
+    pasted, edge = (smooth, smooth ^ fine) if paper else (layer, smooth & ~layer)
     return np.where(edge[..., None], mixed, np.where(pasted[..., None], edited, source))

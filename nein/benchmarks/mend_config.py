@@ -75,6 +75,7 @@ def find_kind(config: MendConfig) -> str:
     """The kind by --kind, else by the model's name in our tables, else by its files. Raises UserError."""
     from nein import editors
     from nein.benchmarks.negbench.models import MODELS
+    from nein.editors.presets import read_index
     from nein.metrics import dual_prefix
     from nein.models import references
 
@@ -92,7 +93,7 @@ def find_kind(config: MendConfig) -> str:
         return "encoder"
     # By its files.
     location = references.resolve(name) if parsed.has_files else ""
-    if location and editors.read_index(location).get("_class_name"):
+    if location and read_index(location).get("_class_name"):
         return "editor"
     from transformers.models.auto import modeling_auto as auto
 

@@ -29,7 +29,7 @@ class ConvertConfig(Options):
     base: str | None = option(None, "folder or hub id of configurations and tokenizer")
 
     def needs(self) -> list[Need]:
-        from nein.editors import DEFAULT_CONFIG
+        from nein.editors.presets import DEFAULT_CONFIG
 
         need = Need.parse(self.base or DEFAULT_CONFIG, files=TEXTS)
         return [need] if need else []
@@ -87,8 +87,8 @@ def read_file(path: Path, *, ema: bool | None = None, config: str | None = None)
     from diffusers.loaders import single_file_utils as names
     from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
-    from nein.editors import DEFAULT_CONFIG
     from nein.editors.checkpoint import check_channels, explain_errors
+    from nein.editors.presets import DEFAULT_CONFIG
     from nein.editors.sampling import euler_ancestral
     from nein.loading.weights import read_checkpoint
 

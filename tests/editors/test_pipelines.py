@@ -17,7 +17,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from nein import editors
-from nein.editors import PRESETS, EditorError, EditRequest, can, get_editor
+from nein.editors import PRESETS, EditorError, EditRequest, get_editor, supports
 from nein.editors.pipelines import RECIPES, DiffusersPipeline
 from nein.editors.resize import kontext
 from tests.editors import tiny_pipelines
@@ -141,7 +141,7 @@ def test_an_edit_is_what_the_pipeline_gives_by_hand_and_a_negative_prompt_acts(
     assert found.dtype == np.uint8
     assert found.std() > 0
     np.testing.assert_allclose(found.astype(int), expected.astype(int), atol=1)
-    if can(editor.name, "negative_prompt"):
+    if supports(editor.name, "negative_prompt"):
         assert (image_of(editor, replace(request, negative_prompt="a big yellow dog")) != found).any()
 
 
@@ -224,10 +224,10 @@ def test_a_class_is_called_with_arguments_that_it_has_and_sentences_go_in_verbat
     assert given == {**expected, "output_type": "np"}
     assert (generator.initial_seed(), steps) == (request.seed, 2)
     avoiding = replace(request, negative_prompt="a big yellow dog")
-    assert not can(row.name, "guided")
+    assert not supports(row.name, "guided")
     refused = editor.edit([replace(avoiding, guided="nag")])[0].error
     assert refused == f"the attention of {name} cannot be guided"
-    assert can(row.name, "negative_prompt") == (recipe.negative is not None)
+    assert supports(row.name, "negative_prompt") == (recipe.negative is not None)
     if recipe.negative is None:
         assert editor.edit([avoiding])[0].error == f"{name} takes no negative prompt"
     else:

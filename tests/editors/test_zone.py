@@ -8,7 +8,7 @@ from transformers import CLIPTextModel, CLIPTokenizer
 
 from nein import editors
 from nein.editors import EditorError, EditRequest, zone
-from nein.editors.zone import ActionClassifier, Segmenter, load_classifier
+from nein.editors.zone import ActionClassifier, Segmenter, Settings, load_classifier
 
 STEPS = 3
 
@@ -90,7 +90,7 @@ def finals(monkeypatch):
     """The arguments of every call of `zone.blend_layer`."""
     calls, final = [], zone.blend_layer
     monkeypatch.setattr(
-        zone, "blend_layer", lambda *arrays, **how: calls.append(arrays) or final(*arrays, **how)
+        zone, "blend_layer", lambda *arguments: calls.append(arguments[:-1]) or final(*arguments)
     )
     return calls
 
@@ -219,7 +219,7 @@ def test_impossible_settings_are_refused_in_a_sentence(option, expected, zone_ed
 
 def test_a_folder_that_is_no_sam_is_refused(checkpoint):
     with pytest.raises(EditorError, match=r"cannot load|lacks \d+ of the weights of its SamModel"):
-        Segmenter(f"{checkpoint}/text_encoder", torch.device("cpu"), points=3, quality=0.0, stability=0.0)
+        Segmenter(f"{checkpoint}/text_encoder", torch.device("cpu"), Settings())
 
 
 def test_the_released_classifier_file_is_read_as_tensors_and_nothing_else(tmp_path):

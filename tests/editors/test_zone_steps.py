@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -175,7 +177,8 @@ def test_segments_are_those_of_a_grid_of_points_filtered_and_suppressed_by_hand(
         boxes.append([float(v) for v in (x.min(), y.min(), x.max(), y.max())])
     chosen = nms(torch.tensor(boxes), rated[kept], 0.7).tolist()
     assert 0 < len(chosen) < len(kept) < 21
-    segment = Segmenter(str(sam_folder), torch.device("cpu"), points=3, quality=quality, stability=stability)
+    settings = SimpleNamespace(points_per_side=3, segment_quality=quality, segment_stability=stability)
+    segment = Segmenter(str(sam_folder), torch.device("cpu"), settings)
     for found, number in zip(segment(image), chosen, strict=True):
         np.testing.assert_array_equal(found, (logits[kept[number]] > 0).numpy())
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from nein import editors, metrics
-from nein.editors.zone import Segmenter
+from nein.editors.zone import Segmenter, Settings
 from nein.engine.exits import Terminated
 from nein.loading.errors import UserError
 from nein.metrics.judges.base import find_template
@@ -220,7 +220,8 @@ def zoo_is_trained_judged_and_shipped(folder, capsys):
     assert len(vqa.ask(seen, [[question], [question]])) == 2
     [found] = metrics.load_judge("ovd", str(trained / "owlv2")).detect(seen[:1], [["dog", "cat"]])
     assert set(found) == {"dog", "cat"}
-    segmenter = Segmenter(str(trained / "sam"), torch.device("cpu"), points=4, quality=-1.0, stability=0.0)
+    settings = Settings(points_per_side=4, segment_quality=0.0, segment_stability=0.0)
+    segmenter = Segmenter(str(trained / "sam"), torch.device("cpu"), settings)
     assert all(segment.shape == (64, 64) for segment in segmenter(seen[0]))
 
 
