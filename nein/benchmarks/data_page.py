@@ -105,7 +105,7 @@ def _read_negbench(options: DataPageConfig) -> Iterator[Card]:
         if isinstance(record, Question):
             right = record.options[record.correct]
             kind, title = record.type or "", record.asked or right.text
-            lines = [f"{option.shown}{' (right)' if option is right else ''}" for option in record.options]
+            lines = [f"{option.label}{' (right)' if option is right else ''}" for option in record.options]
         else:
             kind = record.kind
         facets = {"Task": [f"{data.title}, {task.key}"], "Kind": [kind] if kind else []}

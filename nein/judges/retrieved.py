@@ -84,7 +84,7 @@ def run(options: RetrievedConfig) -> str:
 def _list_retrievals(run: ModelTasks) -> list[RetrievalTask]:
     """The tasks of retrieval by negated captions, without those that a judge defines."""
     tasks = [task for task in run.tasks if isinstance(task, RetrievalTask)]
-    return [task for task in tasks if task.negated and not task.asked]
+    return [task for task in tasks if task.negated and not task.is_judged]
 
 
 def _first_frame(task: RetrievalTask, name: str) -> Any:

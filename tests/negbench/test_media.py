@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nein.datasets.negbench import loading, media
-from nein.datasets.negbench.media import Files, region
+from nein.datasets.negbench.media import Files, make_region
 from nein.engine.images import ImageError, write_png
 from nein.loading.errors import UserError
 from tests.metrics import tiny
@@ -65,12 +65,12 @@ def test_the_frames_of_a_video_are_the_ones_asked_for(tmp_path):
     found = Files(tmp_path).frames("elsewhere/v.mp4")
     assert [frame.shape for frame in found] == [(48, 64, 3)] * 4
     levels = [float(frame.mean()) / 5 for frame in found]
-    assert levels == pytest.approx(media.frame_numbers(40), abs=1.0)
+    assert levels == pytest.approx(media.choose_frames(40), abs=1.0)
     # Released sampler: min(4, length) intervals; more would weigh the first frame twice in the mean.
-    found = {length: media.frame_numbers(length) for length in (1, 2, 3, 5, 100, 301)}
+    found = {length: media.choose_frames(length) for length in (1, 2, 3, 5, 100, 301)}
     assert found == {1: [0], 2: [0, 0], 3: [0, 0, 2], 5: [0, 2, 2, 4], 100: [12, 36, 62, 86],
                      301: [38, 112, 188, 262]}  # fmt: skip
-    assert len(media.video_frames(write_video(tmp_path / "short.mp4", 2))) == 2
+    assert len(media.read_video(write_video(tmp_path / "short.mp4", 2))) == 2
 
 
 @pytest.mark.parametrize("kept", [0.5, 0.97, 1.0])
@@ -78,12 +78,12 @@ def test_an_mp4_file_with_its_index_first_is_read_only_if_it_is_whole(tmp_path, 
     whole = write_video(tmp_path / "v.mp4", 120, movflags="faststart").read_bytes()
     (tmp_path / "cut.mp4").write_bytes(whole[: int(kept * len(whole))])
     if kept == 1.0:
-        assert len(media.video_frames(tmp_path / "cut.mp4")) == 4
+        assert len(media.read_video(tmp_path / "cut.mp4")) == 4
         return
     (tmp_path / "x.mp4").write_bytes(b"no video at all")
     for name, said in {"cut": r"short; \d+ of its 120", "x": "cannot be decoded", "y": "missing"}.items():
         with pytest.raises(ImageError, match=said):
-            media.video_frames(tmp_path / f"{name}.mp4")
+            media.read_video(tmp_path / f"{name}.mp4")
 
 
 def test_a_clip_cut_out_of_a_video_is_whole_though_it_holds_more_than_it_shows(tmp_path):
@@ -104,15 +104,15 @@ def test_a_clip_cut_out_of_a_video_is_whole_though_it_holds_more_than_it_shows(t
         held = container.streams.video[0].frames
         shown = sum(1 for _ in container.decode(video=0))
     assert shown < held
-    assert len(media.video_frames(tmp_path / "clip.mp4")) == 4
+    assert len(media.read_video(tmp_path / "clip.mp4")) == 4
 
 
 def test_a_region_is_cut_out_at_rounded_borders_and_black_outside(tmp_path):
     picture = np.arange(10 * 8 * 3, dtype=np.uint8).reshape(10, 8, 3)
     write_png(tmp_path / "a.png", picture)
     files = Files(tmp_path)
-    assert (files.frames(region("a.png", (1.4, 2.6, 3, 4)))[0] == picture[3:7, 1:4]).all()
-    assert not files.frames(region("a.png", (6, 0, 4, 2)))[0][:, 2:].any()
-    assert (files.frames(region("/data/a.png", (0, 0, 2, 3)))[0] == picture[:3, :2]).all()
-    assert files.find_path(region("a.png", (0, 0, 2, 3)))
-    assert not files.find_path(region("b.png", (0, 0, 2, 3)))
+    assert (files.frames(make_region("a.png", (1.4, 2.6, 3, 4)))[0] == picture[3:7, 1:4]).all()
+    assert not files.frames(make_region("a.png", (6, 0, 4, 2)))[0][:, 2:].any()
+    assert (files.frames(make_region("/data/a.png", (0, 0, 2, 3)))[0] == picture[:3, :2]).all()
+    assert files.find_path(make_region("a.png", (0, 0, 2, 3)))
+    assert not files.find_path(make_region("b.png", (0, 0, 2, 3)))

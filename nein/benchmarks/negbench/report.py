@@ -279,7 +279,7 @@ def make_question_cards(runs: RunsByModel, limit: int = MAX_QUESTIONS) -> Iterat
             },
             [[row["credit"] if row else None] for row in model_rows],
             [("", _make_thumbnail(task, question.image))],
-            [f"{option.shown}{' (right)' if option is right else ''}" for option in question.options],
+            [f"{option.label}{' (right)' if option is right else ''}" for option in question.options],
             [_make_reply(question, row) for row in model_rows],
         )
 
@@ -296,13 +296,13 @@ def _make_reply(question: Question, row: Row | None) -> cards.CardReply | None:
     if row["shares"] is None:
         return cards.CardReply(cells=[Cell("none", row["reason"], "none")], line=line)
     mark = {1.0: "right", 0.0: "wrong"}.get(row["credit"], "none")
-    names = [options[k].shown for k in _list_chosen(row)]
+    names = [options[k].label for k in _list_chosen(row)]
     templates = dict.fromkeys(_name_template(question, k) for k in _list_chosen(row))
     rows = []
     for letter, k in zip(LETTERS, row["shown"], strict=False):
         score = f"{row['scores'][k]:.3f}" if row.get("scores") else ""
         share = f"{100 * row['shares'][k]:.0f} %"
-        rows.append((f"{letter}: {options[k].shown}", _name_template(question, k), share, score))
+        rows.append((f"{letter}: {options[k].label}", _name_template(question, k), share, score))
     return cards.CardReply(
         cells=[Cell(" or ".join(names), " or ".join(templates), mark)], line=line, rows=rows
     )

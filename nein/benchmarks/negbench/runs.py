@@ -131,7 +131,7 @@ def _make_run(
         judge = {"judge": references.identify(config.judge)}
         judge |= references.digest_models({"judge": config.judge})
         for task in tasks:
-            if isinstance(task, RetrievalTask) and task.asked:
+            if isinstance(task, RetrievalTask) and task.is_judged:
                 outputs[name_output(task)] = judge
                 run_stages.append(Judging(tasks=model_tasks, task=task, model=_make_judge(config, device)))
     else:
@@ -165,7 +165,7 @@ class NegBench(Benchmark):
         ]
         runner.name_folders((choice.slug, choice.asked) for choice in choices)
         selected = select_tasks(config)
-        if any(task.asked for _, tasks in selected for task in tasks):
+        if any(task.is_judged for _, tasks in selected for task in tasks):
             judges.check(config.judge)
         all_runs: list[Run] = []
         for choice in {choice.slug: choice for choice in choices}.values():

@@ -68,7 +68,7 @@ def make_table_rows(
         if isinstance(complete, ChoiceTask):
             table_rows = itertools.chain(table_rows, score_text_reader(complete, task))
     else:
-        table_rows = table_judged(rows) if task.asked else table_retrieval(rows)
+        table_rows = table_judged(rows) if task.is_judged else table_retrieval(rows)
     for row in table_rows:
         yield {"task": task.what, "variant": task.variant, **row}
 

@@ -31,7 +31,7 @@ def read_rows(model_tasks: ModelTasks, task: Any) -> Iterator[Row]:
     """The rows of a task, made from the blocks of a finished run."""
     config, folder = model_tasks.config, model_tasks.folder
     options: Row = {"protocol": config.protocol}
-    if isinstance(task, RetrievalTask) and task.asked:  # judged by the questions of the test
+    if isinstance(task, RetrievalTask) and task.is_judged:  # judged by the questions of the test
         ids = {query.id for query, _ in judged.list_unsearched(task)}
         verdict_rows = folder.rows(judged.name_output(task), model_tasks.blocks(task).numbers)
         yield from (row for row in verdict_rows if row["id"] in ids)

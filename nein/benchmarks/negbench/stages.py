@@ -125,7 +125,7 @@ class ModelTasks:
     def complete_blocks(self, task: Task) -> Task:
         """The task with all captions of its blocks, if a judge is asked: a block is judged as a whole."""
         complete = self.find_complete(task)
-        if not task.asked or not isinstance(complete, RetrievalTask):
+        if not task.is_judged or not isinstance(complete, RetrievalTask):
             return task
         blocks = self.blocks(task)
         members = (index for number in blocks.numbers for index in blocks.members(number))

@@ -122,7 +122,7 @@ def select_tasks(
     """The tasks of the wanted kinds and variants, with their first `limit` images or questions."""
     tasks = (task for task in data.tasks if {"all", task.what}.intersection(kinds))
     tasks = (task for task in tasks if {"all", task.variant}.intersection(variants))
-    return [task if limit is None else task.first(limit) for task in tasks]
+    return [task if limit is None else task.limit(limit) for task in tasks]
 
 
 def _draw_dataset(name: str, data: str, scenes: int | None, split: str, seed: int, protocol: str) -> DataSet:

@@ -1,8 +1,7 @@
-"""The images and videos of a NegBench task: from a reference to pixels."""
+"""Reads the images and videos of a NegBench task: from a reference to pixels, on disk or drawn on request."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import unicodedata
 from collections.abc import Callable, Iterable
@@ -17,31 +16,35 @@ from nein.engine.images import ImageError, decode, find_file
 from nein.loading.errors import UserError
 from nein.loading.references import is_local
 
-Box = tuple[float, float, float, float]
-_BOX = "#box="
 VIDEO_SUFFIXES = frozenset((".mp4", ".webm", ".mkv", ".avi", ".mov", ".m4v"))
 PICTURE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp"))
 
 
 class Media:
-    """The source of a task's images."""
+    """The source of a task's images, by reference."""
 
     def frames(self, reference: str) -> list[np.ndarray]:
-        """(H, W, 3) uint8 RGB arrays: one of an image, several of a video. Raises images.ImageError."""
+        """(H, W, 3) uint8 RGB arrays: one of an image, several of a video. Raises ImageError."""
         raise NotImplementedError
 
     def files(self, references: Iterable[str]) -> list[Path]:
-        """The files behind references, one that is not there where there is none; [] without files."""
+        """The file of each reference, or a path that does not exist; [] for images that are not files."""
         return []
 
 
-def region(reference: str, box: Box) -> str:
-    """A reference to a part of an image; box: x, y, width and height in pixels."""
+# --- references ------------------------------------------------------------------------------------
+
+Box = tuple[float, float, float, float]  # x, y, width, height in pixels
+_BOX = "#box="
+
+
+def make_region(reference: str, box: Box) -> str:
+    """A reference to a part of an image."""
     return f"{reference}{_BOX}{','.join(f'{number:.10g}' for number in box)}"
 
 
 def split_region(reference: str) -> tuple[str, Box | None]:
-    """The picture of a reference, and the box of a region."""
+    """(the image of a reference, the box if it is a region)."""
     name, mark, numbers = reference.partition(_BOX)
     if not mark:
         return reference, None
@@ -49,21 +52,25 @@ def split_region(reference: str) -> tuple[str, Box | None]:
     return name, (x, y, width, height)
 
 
-def path_parts(reference: str) -> tuple[str, ...]:
-    """The names of a path of any system, without drive and root."""
+def split_path(reference: str) -> tuple[str, ...]:
+    """The parts of a path of Windows or POSIX, without drive and root."""
     path = PureWindowsPath(reference) if "\\" in reference else PurePosixPath(reference)
     return path.parts[1:] if path.anchor else path.parts
 
 
 def file_name(reference: str) -> str:
-    return (path_parts(reference) or (reference,))[-1]
+    return (split_path(reference) or (reference,))[-1]
+
+
+# --- images on disk, and drawn ---------------------------------------------------------------------
 
 
 class Files(Media):
     """Images and videos on disk.
 
-    root  (`--image-root`) A reference is tried below it, then shorter and shorter tails of it, then its file
-          name anywhere below. None: references are paths, relative ones from `csv_folder`, the file's folder.
+    root        (`--image-root`) A reference is tried below it, then shorter and shorter tails of it, then its
+                file name anywhere below. None: references are paths.
+    csv_folder  The folder of the CSV file: relative paths begin there.
     """
 
     def __init__(self, root: Path | None = None, csv_folder: Path | None = None) -> None:
@@ -77,7 +84,7 @@ class Files(Media):
         if self.root is None:
             file = Path(reference)
             return find_file(file if file.is_absolute() or file.exists() else self.csv_folder / file)
-        parts = [part for part in path_parts(reference) if part not in ("..", ".")]
+        parts = [part for part in split_path(reference) if part not in ("..", ".")]
         for start in range(len(parts)):
             candidate = find_file(self.root.joinpath(*parts[start:]))
             if is_local(candidate):
@@ -89,7 +96,7 @@ class Files(Media):
         raise ImageError(f"{reference}: {len(named)} files below '{self.root}' have this name{advice}")
 
     def listing(self) -> list[str]:
-        """All images below the root, or beside the file, by name. Raises UserError without any."""
+        """References of all images below the root or the CSV file's folder. Raises UserError without any."""
         top = self.root or self.csv_folder
         files = [file for file in top.rglob("*") if file.suffix.lower() in PICTURE_SUFFIXES]
         if not files:
@@ -98,10 +105,11 @@ class Files(Media):
 
     def find_path(self, reference: str) -> Path | None:
         """The file of a reference, also of a region; None without one."""
-        with contextlib.suppress(ImageError):
-            if (path := self.path(split_region(reference)[0])).is_file():
-                return path
-        return None
+        try:
+            path = self.path(split_region(reference)[0])
+        except ImageError:
+            return None
+        return path if path.is_file() else None
 
     def files(self, references: Iterable[str]) -> list[Path]:
         return [self.find_path(reference) or self.csv_folder / "missing" for reference in references]
@@ -111,7 +119,7 @@ class Files(Media):
         reference, box = split_region(reference)
         path = self.path(reference)
         if path.suffix.lower() in VIDEO_SUFFIXES:
-            return video_frames(path)
+            return read_video(path)
         pixels = decode(path)  # (H, W, 3) uint8
         if box is not None:
             x, y, width, height = box
@@ -138,18 +146,21 @@ class Drawn(Media):
         return frames if isinstance(frames, list) else [frames]
 
 
-def frame_numbers(length: int) -> list[int]:
-    """Which frames of a video of `length` frames are taken.
+# --- videos ----------------------------------------------------------------------------------------
 
-    >>> frame_numbers(100)
+
+def choose_frames(length: int) -> list[int]:
+    """The indices of the frames taken of a video with `length` frames: the middles of four equal parts.
+
+    >>> choose_frames(100)
     [12, 36, 62, 86]
     """
     edges = np.linspace(0, length - 1, min(4, length) + 1).astype(int)
     return [int(np.round((a + b) / 2)) for a, b in itertools.pairwise(edges)]
 
 
-def video_frames(path: Path) -> list[np.ndarray]:
-    """The frames of `frame_numbers`, (H, W, 3) uint8 RGB. Raises ImageError, and UserError without PyAV."""
+def read_video(path: Path) -> list[np.ndarray]:
+    """The frames of `choose_frames`, (H, W, 3) uint8 RGB. Raises ImageError, and UserError without PyAV."""
     try:
         import av
     except ImportError:
@@ -157,21 +168,21 @@ def video_frames(path: Path) -> list[np.ndarray]:
     if not path.is_file():
         raise ImageError(f"{path}: the file is missing")
     try:
-        numbers = frame_numbers(_length(path))
+        indices = choose_frames(_count_frames(path))
+        arrays = {}  # index -> (H, W, 3) uint8
         with av.open(str(path)) as container:
-            frames = enumerate(itertools.islice(container.decode(video=0), numbers[-1] + 1))
-            arrays = {
-                number: frame.to_ndarray(format="rgb24") for number, frame in frames if number in numbers
-            }
+            for index, frame in enumerate(itertools.islice(container.decode(video=0), indices[-1] + 1)):
+                if index in indices:
+                    arrays[index] = frame.to_ndarray(format="rgb24")
     except (av.FFmpegError, IndexError, EOFError) as error:
         detail = getattr(error, "strerror", None) or "there is no video in it"
         raise ImageError(f"{path}: the video cannot be decoded ({detail})") from None
-    return [arrays[number] for number in numbers]
+    return [arrays[index] for index in indices]
 
 
-def _length(path: Path) -> int:
-    """Counts the decodable frames, since containers may be wrong. Raises ImageError for none, and for a file
-    that ends before its index does; a clip may hold frames that are not shown."""
+def _count_frames(path: Path) -> int:
+    """Counts the frames that can be decoded, since a container's count may be wrong. Raises ImageError for
+    none, and for a file that ends before its index does."""
     import av
 
     with av.open(str(path)) as container:
@@ -179,9 +190,12 @@ def _length(path: Path) -> int:
         stream.thread_type = "AUTO"
         is_whole = all(entry.pos + entry.size <= path.stat().st_size for entry in stream.index_entries)
         length = 0
-        with contextlib.suppress(*([] if is_whole else [av.FFmpegError])):
+        try:
             for _ in container.decode(stream):
                 length += 1
+        except av.FFmpegError:
+            if is_whole:
+                raise
         if not is_whole:
             extent = f"{length} of its {stream.frames} frames can be decoded"
             raise ImageError(f"{path}: the video is cut short; {extent}")

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from nein.datasets.negbench import records
-from nein.datasets.negbench.media import path_parts
+from nein.datasets.negbench.media import split_path
 from nein.datasets.negbench.records import AFFIRMATION, HYBRID, NEGATION, Option, Question, RetrievalItem
 from nein.engine import atomic
 from nein.engine.atomic import Row
@@ -221,7 +221,7 @@ def short_names(references: Iterable[str]) -> dict[str, str]:
     """Reference -> the shortest unique end of its path: "dog.jpg", or "patient7/study1/view1_frontal.jpg"."""
     ends: dict[str, list[str]] = {}
     for name in dict.fromkeys(references):
-        parts = path_parts(name) or (name,)
+        parts = split_path(name) or (name,)
         ends[name] = ["/".join(parts[-count:]) for count in range(1, len(parts) + 1)]
     times = Counter(itertools.chain(*ends.values()))
     return {

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from nein.datasets.negbench import records
-from nein.datasets.negbench.media import region
+from nein.datasets.negbench.media import make_region
 from nein.datasets.negbench.polarity import denies
 from nein.datasets.negbench.records import AFFIRMATION, NEGATION, Group, Option, Question, RetrievalItem
 from nein.datasets.nein import load_folder
@@ -148,7 +148,7 @@ def negrefcocog(path: Path, protocol: str) -> Iterator[Question]:
         if right not in boxes or any(len(box) != 4 or min(box[2:]) <= 0 for box in boxes):
             rule = "bbox_list must hold [x, y, width, height], and ref_bbox must be one of them"
             raise UserError(f"'{path}', item {name}: {rule}.")
-        options = tuple(Option(item["phrase"], NEGATION, region(image, tuple(box))) for box in boxes)
+        options = tuple(Option(item["phrase"], NEGATION, make_region(image, tuple(box))) for box in boxes)
         yield Question(name, image, options, boxes.index(right), NEGATION, source=image)
 
 

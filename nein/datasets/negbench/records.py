@@ -1,6 +1,5 @@
-"""NegBench's records: a retrieval item, a question with its options, and the tasks they make up. An image
-or video is named by a *reference*, which the `Media` of a task turns into pixels.
-"""
+"""Defines NegBench's records, a retrieval item and a question with options, and the tasks made of them. An
+or video is named by a *reference*, which the `Media` of a task turns into pixels."""
 
 from __future__ import annotations
 
@@ -18,12 +17,10 @@ from nein.engine.atomic import Row
 from nein.loading.errors import UserError, shortlist
 
 ORIGINAL, NEGATED = "original", "negated"
-KINDS = (ORIGINAL, NEGATED)
+KINDS = (ORIGINAL, NEGATED)  # of captions
 AFFIRMATION, NEGATION, HYBRID = "affirmation", "negation", "hybrid"
-TEMPLATES = (AFFIRMATION, NEGATION, HYBRID)
-
-AnyTask = TypeVar("AnyTask", bound="Task")
-#: Questions that belong together: the score that counts such groups, the group's name, how many it has.
+TEMPLATES = (AFFIRMATION, NEGATION, HYBRID)  # of options
+#: Questions that belong together: the score that counts such groups, the group's name, its size.
 Group = tuple[str, str, int]
 
 
@@ -38,8 +35,8 @@ class RetrievalItem:
     kind: str = ORIGINAL
     positives: tuple[str, ...] | None = None  # objects that the captions affirm, where known
     negatives: tuple[str, ...] | None = None  # those that they deny
-    source: str = ""  # what resampling treats as one unit
-    #: Without an `image`, two questions to a judge of what is found, about what is denied and affirmed.
+    source: str = ""  # what resampling treats as one unit; "": the item
+    #: Of an item without `image`: questions about what is denied and affirmed, for a judge of images found.
     asked: tuple[str, str] | None = None
 
     @property
@@ -57,30 +54,33 @@ class RetrievalItem:
 
 @dataclass(frozen=True, slots=True)
 class Option:
+    """An answer to choose: a text, maybe held against an image of its own."""
+
     text: str
-    template: str | None = None  # "affirmation", "negation", "hybrid"; None: unknown
-    image: str = ""  # image, or region of one, that it is held against; "": the question's
+    template: str | None = None  # of `TEMPLATES`; None: unknown
+    image: str = ""  # reference, also of a region; "": the question's image
 
     @property
-    def shown(self) -> str:
+    def label(self) -> str:
+        """What tells it from the other options, on a page."""
         return PurePosixPath(self.image).name if self.image else self.text
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Which of the options describes the image?"""
+    """A question with one right option; by default: which of them describes the image?"""
 
     id: str  # unique in its task; decides the order in which the options are shown
     image: str
     options: tuple[Option, ...]
-    correct: int  # as the data have it (0 throughout in the released files)
+    correct: int  # index of the right option in the data (0 throughout in the released files)
     type: str | None = None  # template of the right option, or of the question; None: unknown
-    positives: tuple[str, ...] | None = None
-    negatives: tuple[str, ...] | None = None
+    positives: tuple[str, ...] | None = None  # objects in the image, where known
+    negatives: tuple[str, ...] | None = None  # absent objects, where known
     source: str = ""  # what resampling treats as one unit; "": the image
-    asked: str = ""  # another question, whose options are answers, which no caption's score gives
-    groups: tuple[Group, ...] = ()  # whose questions have to be answered right together
-    difficulty: tuple[tuple[str, int], ...] = ()  # what makes it difficult, how much; what matters most last
+    asked: str = ""  # another question, whose options are answers; no score of a caption answers it
+    groups: tuple[Group, ...] = ()  # those it belongs to
+    difficulty: tuple[tuple[str, int], ...] = ()  # (axis, level); the axis that matters most last
 
     @property
     def cluster(self) -> str:
@@ -99,15 +99,18 @@ class Question:
         return option.image or self.image
 
 
-class Task:
-    """Records about images of one `media`, in one wording. name: data set, then task: "coco/retrieval"."""
+AnyTask = TypeVar("AnyTask", bound="Task")
 
-    name: str
+
+class Task:
+    """Records about images of one `media`, in one wording."""
+
+    name: str  # data set, then task: "coco/retrieval"
     media: Media
-    variant: str
+    variant: str  # wording: of `registry.VARIANTS`
     gallery: tuple[str, ...] = ()  # images besides those of the records
-    origin: Row
-    parts: ClassVar[tuple[str, ...]]  # fields with records
+    origin: Row  # the files or the drawing that it is made from, for the manifest
+    parts: ClassVar[tuple[str, ...]]  # names of the fields with records
 
     @property
     def records(self) -> list[RetrievalItem | Question]:
@@ -115,19 +118,21 @@ class Task:
 
     def map_records(self: AnyTask, change: Callable[[Any], Any]) -> AnyTask:
         """A copy with changed records; records for which `change` returns None are dropped."""
-        fields: Any = {}
+        parts: Any = {}
         for part in self.parts:
-            fields[part] = tuple(new for record in getattr(self, part) if (new := change(record)) is not None)
-        return replace(self, **fields)  # type: ignore[type-var]
+            changed = map(change, getattr(self, part))
+            parts[part] = tuple(record for record in changed if record is not None)
+        return replace(self, **parts)  # type: ignore[type-var]
 
-    def first(self: AnyTask, limit: int) -> AnyTask:
-        """Its first images with all their captions, or its first questions."""
-        every = next(filter(None, (getattr(self, part) for part in self.parts)), ())
-        ids = {record.id for record in every[:limit]}
+    def limit(self: AnyTask, count: int) -> AnyTask:
+        """The task with its first images and all their captions, or with its first questions."""
+        filled = [getattr(self, part) for part in self.parts if getattr(self, part)]
+        ids = {record.id for record in filled[0][:count]} if filled else set()
         return self.map_records(lambda record: record if record.id in ids else None)
 
     @property
     def what(self) -> str:
+        """The name without the data set: "retrieval"."""
         return self.name.partition("/")[2]
 
     @property
@@ -136,8 +141,8 @@ class Task:
         return f"{self.what}.{self.variant}"
 
     @property
-    def asked(self) -> bool:
-        """Whether its captions bring the questions by which a judge says what is found."""
+    def is_judged(self) -> bool:
+        """Whether its captions bring questions, by which a judge decides what images are right."""
         return any(isinstance(record, RetrievalItem) and record.asked for record in self.records)
 
     @property
@@ -150,23 +155,24 @@ class Task:
 
     def fits_model(self, kind: str) -> bool:
         """Whether a model of that kind can do it: "dual" and "itm" score captions with images, "vlm" and
-        "log" have seen one image."""
+        "log" see one image."""
         questions = [record for record in self.records if isinstance(record, Question)]
-        if kind not in ("vlm", "log"):
-            return not any(question.asked for question in questions) and bool(kind == "dual" or questions)
-        return bool(questions) and not any(option.image for q in questions for option in q.options)
+        if kind in ("vlm", "log"):
+            return bool(questions) and not any(option.image for q in questions for option in q.options)
+        return (kind == "dual" or bool(questions)) and not any(question.asked for question in questions)
 
     @functools.cached_property
     def sha256(self) -> str:
-        """Over the records in order, not over pixels."""
-        total = hashlib.sha256()
+        """The digest of the records in order, not of pixels."""
+        digest = hashlib.sha256()
         for record in self.records:
-            line = json.dumps(record, default=_entries, ensure_ascii=False, sort_keys=True)
-            total.update(line.encode() + b"\n")
-        return total.hexdigest()
+            line = json.dumps(record, default=_make_entries, ensure_ascii=False, sort_keys=True)
+            digest.update(line.encode() + b"\n")
+        return digest.hexdigest()
 
 
-def _entries(record: Any) -> dict[str, Any]:
+def _make_entries(record: Any) -> dict[str, Any]:
+    """A record for JSON; `dataclasses.asdict` is slower, as it copies."""
     return {entry.name: getattr(record, entry.name) for entry in fields(record)}
 
 
@@ -198,17 +204,19 @@ class ChoiceTask(Task):
 
 
 def check_records(records: Sequence[RetrievalItem | Question], source: str) -> None:
-    """Raises UserError for an id twice, a lacking caption or a lacking option."""
+    """Raises UserError for an id twice, a missing caption or a missing option."""
     check_ids(records, source)
     for record in records:
-        least, problem = 2, f"question '{record.id}' has an empty option or fewer than two"
         if isinstance(record, RetrievalItem):
             least, problem = 1, f"item '{record.id}' has an empty caption or none at all"
+        else:
+            least, problem = 2, f"question '{record.id}' has an empty option or fewer than two"
         if len(record.texts) < least or not all(text.strip() for text in record.texts):
             raise UserError(f"{source}: {problem}.")
 
 
 def check_ids(records: Sequence[RetrievalItem | Question], source: str) -> None:
+    """Raises UserError for an id that occurs twice. source: the file."""
     repeated = [name for name, count in Counter(record.id for record in records).items() if count > 1]
     if repeated:
         raise UserError(f"{source}: {len(repeated)} ids occur more than once: {shortlist(repeated, 3)}.")
