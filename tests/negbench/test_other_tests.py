@@ -328,7 +328,7 @@ def test_drawn_pairs_are_read_with_their_pictures(name):
         assert all(data.media.frames(reference)[0].ndim == 3 for reference in task.references[:4])
         sizes = Counter(group for question in task.questions for group in question.groups)
         assert all(count == size for (_, _, size), count in sizes.items())
-        together = [question.id.partition("/")[0] for question in task.first(8).questions]
+        together = [question.id.partition("/")[0] for question in task.limit(8).questions]
         assert len(set(together)) == 2  # a limit leaves whole pairs
 
 

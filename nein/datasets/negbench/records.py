@@ -1,5 +1,5 @@
 """Defines NegBench's records, a retrieval item and a question with options, and the tasks made of them. An
-or video is named by a *reference*, which the `Media` of a task turns into pixels."""
+image or video is named by a *reference*, which the `Media` of a task turns into pixels."""
 
 from __future__ import annotations
 
