@@ -112,7 +112,7 @@ def hub_questions(room):
     def look(text):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(questions.hub, "read", lambda *given: [{**record, "image": text}])
-            picture = questions.load("hub:some/body", pictures=str(room / "pictures")).items[0].picture
+            picture = questions.load("hub:some/body", image_folder=str(room / "pictures")).items[0].image
         return picture if isinstance(picture, Path) else None
 
     return look

@@ -87,12 +87,12 @@ def _read_nein(options: DataPageConfig) -> Iterator[Card]:
 
 
 def _read_negvqa(options: DataPageConfig) -> Iterator[Card]:
-    for item in negvqa.load(options.data, split=options.split or "test", pictures=options.images).items:
+    for item in negvqa.load(options.data, split=options.split or "test", image_folder=options.images).items:
         questions = item.questions.items()
         lines = [f"{name.capitalize()}: {text} ({item.answers[name]})" for name, text in questions]
         letters = zip(LETTERS, item.options, strict=False)
         lines.append(" · ".join(f"{letter}: {text}" for letter, text in letters))
-        facets, pictures = {"Subset": [item.subset], "Category": [item.category]}, [("", item.picture)]
+        facets, pictures = {"Subset": [item.subset], "Category": [item.category]}, [("", item.image)]
         yield Card(item.id, item.questions["original"], item.subset, facets, (), pictures, lines)  # type: ignore[arg-type]
 
 

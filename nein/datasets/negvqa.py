@@ -1,6 +1,7 @@
-"""NegVQA's questions: the embedded miniature ones, a data set on the hub, or a JSON-lines file.
+"""Reads NegVQA's questions from the hub or a file, or draws miniature ones; reads existing answers to them.
 
-Images in records (base64, or image cells of the hub) go into the user's cache, not into memory.
+Images in records (base64, or image cells of the hub) go into the user's cache, not into memory. Parts: the
+data set, its records, answers and export for other harnesses, drawn questions.
 """
 
 from __future__ import annotations
@@ -27,13 +28,11 @@ from nein.nano import data as nano
 from nein.nano.scenes import NANO, World, is_nano, render, rng_for, world
 from nein.nano.sentences import KINDS, iter_questions
 
-VARIANTS = ("original", "negated")  # in NegVQA's files
+VARIANTS = ("original", "negated")  # of a question, as NegVQA's files name them
+#: Fields of a record besides the options A, B, ...
 FIELDS = ("index", "image", "category", *(f"{v}_{k}" for k in ("question", "answer") for v in VARIANTS))
 HUB = "yuhuizhang/NegVQA"
-SPLIT = "val"
-FILE = "questions.jsonl"
-AVERAGE = "Average"
-OTHER = "Other"
+AVERAGE, OTHER = "Average", "Other"  # names beside the categories: all questions; unknown subsets
 #: Category -> its subsets: NegVQA (arXiv:2505.22946), section 4 and its notebook; nano kinds are ours.
 CATEGORIES: dict[str, list[str]] = {
     "General": "A-OKVQA VQAv2 SEEDBench OKVQA MMStar VizWiz MMVet presence colour".split(),
@@ -46,22 +45,25 @@ TITLES = {"DocChart": "Doc & Chart"}  # category -> its name in tables
 
 @functools.lru_cache
 def category_of(subset: str) -> str:
-    """The category of a subset, whatever its case and punctuation; `OTHER` for an unknown one."""
+    """The category of a subset, in any case and punctuation; `OTHER` for an unknown one."""
     category_by_name = {fold_name(name): key for key, names in CATEGORIES.items() for name in names}
     return category_by_name.get(fold_name(subset), OTHER)
 
 
+# --- the data set --------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One question with its negation. source: the image's name; questions, answers (letters): by variant."""
+    """One question with its negation."""
 
     id: str
     subset: str
-    picture: Path
-    source: str
+    image: Path
+    source: str  # the image's name: intervals cluster by it
     options: tuple[str, ...]
-    questions: Mapping[str, str]
-    answers: Mapping[str, str]
+    questions: Mapping[str, str]  # variant -> text
+    answers: Mapping[str, str]  # variant -> right letter
 
     @property
     def category(self) -> str:
@@ -81,19 +83,20 @@ def load(
     source: str,
     *,
     negated: str | None = None,
-    pictures: str | None = None,
+    image_folder: str | None = None,
     split: str = "test",
     columns: Mapping[str, str] | Iterable[tuple[str, str]] | None = None,
     questions: int = 640,
 ) -> Questions:
     """Reads "nano" or "nano:WORLD", "hub:OWNER/NAME[@REVISION]", or a JSON-lines file. Raises UserError.
 
-    negated   The second of two files that hold `question` and `answer` only; joined by `index`.
-    images  Folder of the images; beside the file by default.
-    columns   Our field (a key of `FIELDS`, or A, B, ...) -> its name; one named "C" becomes an option.
-    questions How many are drawn for "nano".
+    negated       The second of two files that hold `question` and `answer` only; joined by `index`.
+    image_folder  By default the file's own.
+    columns       Our field (of `FIELDS`, or A, B, ...) -> its name; options beyond B are read if named here.
+    questions     How many are drawn for "nano".
     """
-    columns, names = dict(columns or {}), {name: name for name in (*FIELDS, *LETTERS)}
+    columns = dict(columns or {})
+    names = {name: name for name in (*FIELDS, *LETTERS)}  # our field -> the record's
     for key in columns:
         if key not in names:
             raise unknown("field of --columns", key, [*FIELDS, "A", "B", "C", "D"])
@@ -108,10 +111,10 @@ def load(
         origin["negated"] = Path(negated).name
     if columns:
         origin["columns"] = columns
-    # Fields of the four-choice source may be left in a file: only A and B are options unless said otherwise.
-    letters = [k for k in LETTERS if k in "AB" or k in columns]
-    folder = expand_user(pictures) if pictures else folder
-    make = functools.partial(_item, names=names, letters=letters, folder=folder)
+    # A file may still have C and D of its four-choice source: only A and B are options by default.
+    letters = [letter for letter in LETTERS if letter in "AB" or letter in columns]
+    folder = expand_user(image_folder) if image_folder else folder
+    make = functools.partial(_make_item, names=names, letters=letters, folder=folder)
     items = interleave_sources(read_records(rows, make, f"'{source}'"), lambda item: item.source)
     digest = hashlib.sha256()  # over ids, words, letters and the names (or bytes) of images
     for item in items:
@@ -132,7 +135,88 @@ def read_source(source: str, split: str) -> tuple[Iterable[Row], Row, Path | Non
     return (row for _, row in lines), {"kind": "file", "file": file.name}, file.parent
 
 
-def answers(path: Path, items: Iterable[Item]) -> dict[str, dict[str, str]]:
+# --- records -------------------------------------------------------------------------------------
+
+
+def _make_item(row: Row, names: Mapping[str, str], letters: Sequence[str], folder: Path | None) -> Item:
+    """The question of a record. names: our field -> the record's. Raises ValueError; its text ends a sentence
+    about the record."""
+    row = {key: row.get(names[key]) for key in (*FIELDS, *letters)}
+    if absent := [key for key in (*FIELDS, "A", "B") if row[key] in (None, "")]:
+        raise ValueError(f"without {', '.join(absent)}")
+    texts = [row[letter] for letter in letters if row[letter] not in (None, "")]  # options A, B, ...
+    questions = {variant: row[f"{variant}_question"] for variant in VARIANTS}
+    if any(isinstance(text, (list, dict, bool)) for text in (*texts, *questions.values())):
+        raise ValueError("whose questions or options are no texts")
+    answers = {variant: str(row[f"{variant}_answer"]).strip().upper() for variant in VARIANTS}
+    if not {*answers.values()} <= {*LETTERS[: len(texts)]}:
+        raise ValueError("whose answer is no letter of its options")
+    if answers["original"] == answers["negated"]:
+        raise ValueError("with one answer to both questions")
+    image = read_image(row["image"], folder)
+    questions = {variant: str(text).strip() for variant, text in questions.items()}
+    options = tuple(str(text).strip() for text in texts)
+    source = _name_source(image, row["image"])
+    return Item(str(row["index"]), str(row["category"]), image, source, options, questions, answers)
+
+
+def _name_source(image: Path, cell: Any) -> str:
+    """The image's name: the file in the record (an absolute one: last part and hash), else a content hash."""
+    named = _find_file_name(cell)
+    if named is None:
+        return image.name[:20]
+    name = posixpath.normpath(named)
+    if not Path(name).is_absolute():
+        return name
+    return f"{posixpath.basename(name)}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def read_image(cell: Any, folder: Path | None) -> Path:
+    """The image's file below `folder`, or in the cache if the record holds bytes. Raises ValueError."""
+    if (name := _find_file_name(cell)) is not None:
+        if folder is None:
+            raise ValueError("whose image is a file name; pass the folder of the images as --images")
+        root = folder.absolute()  # ".." is resolved by name: a folder may be a link of the user's
+        if not Path(posixpath.normpath(root / name)).is_relative_to(posixpath.normpath(root)):
+            raise ValueError(f"whose image lies outside '{folder}'; pass its folder as --images")
+        return images.find_file(folder / name)
+    data = cell.get("bytes") if isinstance(cell, Mapping) else cell
+    with contextlib.suppress(ValueError):
+        data = base64.b64decode(data, validate=True) if isinstance(data, str) else data
+    if not isinstance(data, bytes):
+        raise ValueError("whose image is neither a file name, bytes nor base64")
+    return atomic.store_bytes(data)
+
+
+def _find_file_name(cell: Any) -> str | None:
+    """The file that a cell names; None if the cell holds the image itself, or nothing of use."""
+    if isinstance(cell, Mapping):
+        path = cell.get("path")
+        return path if isinstance(path, str) and not isinstance(cell.get("bytes"), bytes) else None
+    # What is longer than any file's name is the image itself.
+    return cell if isinstance(cell, str) and len(cell) <= 300 else None
+
+
+def _join_files(
+    originals: Iterable[Row], negations: Iterable[Row], names: Mapping[str, str], file: str
+) -> Iterator[Row]:
+    """Records of two files with `question` and `answer`, joined by index; the second one is `file`."""
+    by_index = {str(row.get(names["index"])): row for row in negations}
+    for row in originals:
+        twin = by_index.get(str(row.get(names["index"])))
+        if twin is None:
+            raise UserError(f"'{file}' lacks question {row.get(names['index'])} of the first file; add it.")
+        joined = dict(row)
+        for variant, record in zip(VARIANTS, (row, twin), strict=True):
+            for key in ("question", "answer"):
+                joined[names[f"{variant}_{key}"]] = record.get(key)
+        yield joined
+
+
+# --- answers and export --------------------------------------------------------------------------
+
+
+def read_answers(path: Path, items: Iterable[Item]) -> dict[str, dict[str, str]]:
     """Question id -> variant -> answer, of a .csv (index, original, negated; empty: no answer) or of another
     harness's log. Raises UserError."""
     if path.suffix in harness.LOGS:
@@ -164,76 +248,13 @@ def export_questions(items: Iterable[Item]) -> Iterator[harness.Question]:
     for item in items:
         for variant in VARIANTS:
             fields = item.questions[variant], item.options, item.answers[variant]
-            yield harness.Question(f"{item.id}/{variant}", item.picture.read_bytes, *fields, item.subset)
+            yield harness.Question(f"{item.id}/{variant}", item.image.read_bytes, *fields, item.subset)
 
 
-def _item(row: Row, names: Mapping[str, str], letters: Sequence[str], folder: Path | None) -> Item:
-    """names: ours -> the record's. Raises ValueError saying what is wrong."""
-    row = {key: row.get(names[key]) for key in (*FIELDS, *letters)}
-    if absent := [key for key in (*FIELDS, "A", "B") if row[key] in (None, "")]:
-        raise ValueError(f"without {', '.join(absent)}")
-    texts = [row[letter] for letter in letters if row[letter] not in (None, "")]  # options A, B, ...
-    questions = {variant: row[f"{variant}_question"] for variant in VARIANTS}
-    if any(isinstance(text, (list, dict, bool)) for text in (*texts, *questions.values())):
-        raise ValueError("whose questions or options are no texts")
-    answers = {variant: str(row[f"{variant}_answer"]).strip().upper() for variant in VARIANTS}
-    if not {*answers.values()} <= {*LETTERS[: len(texts)]}:
-        raise ValueError("whose answer is no letter of its options")
-    if answers["original"] == answers["negated"]:
-        raise ValueError("with one answer to both questions")
-    picture = read_image(row["image"], folder)
-    questions = {variant: str(text).strip() for variant, text in questions.items()}
-    fields = (str(row["index"]), str(row["category"]), picture, _source(picture, row["image"]))
-    return Item(*fields, tuple(str(text).strip() for text in texts), questions, answers)
+# --- drawn questions -----------------------------------------------------------------------------
 
-
-def _source(picture: Path, cell: Any) -> str:
-    """The image's name: the file in the record (an absolute one: last part and hash), else a content hash."""
-    if (named := _file_name(cell)) is None:
-        return picture.name[:20]
-    name = posixpath.normpath(named)
-    if not Path(name).is_absolute():
-        return name
-    return f"{posixpath.basename(name)}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-
-
-def read_image(cell: Any, folder: Path | None) -> Path:
-    """The image's file below `folder`, or in the cache if the record holds bytes. Raises ValueError."""
-    if (name := _file_name(cell)) is not None:
-        if folder is None:
-            raise ValueError("whose image is a file name; pass the folder of the images as --images")
-        root = folder.absolute()  # ".." is resolved by name: a folder may be a link of the user's
-        if not Path(posixpath.normpath(root / name)).is_relative_to(posixpath.normpath(root)):
-            raise ValueError(f"whose image lies outside '{folder}'; pass its folder as --images")
-        return images.find_file(folder / name)
-    data = cell.get("bytes") if isinstance(cell, Mapping) else cell
-    with contextlib.suppress(ValueError):
-        data = base64.b64decode(data, validate=True) if isinstance(data, str) else data
-    if not isinstance(data, bytes):
-        raise ValueError("whose image is neither a file name, bytes nor base64")
-    return atomic.store_bytes(data)
-
-
-def _file_name(cell: Any) -> str | None:
-    """The file that a cell names; None where it holds the image itself, or nothing of use."""
-    if isinstance(cell, Mapping):
-        path = cell.get("path")
-        return path if isinstance(path, str) and not isinstance(cell.get("bytes"), bytes) else None
-    # What is longer than any file's name is the image itself.
-    return cell if isinstance(cell, str) and len(cell) <= 300 else None
-
-
-def _join_files(
-    originals: Iterable[Row], negations: Iterable[Row], names: Mapping[str, str], file: str
-) -> Iterator[Row]:
-    """Records of two files with `question` and `answer`, joined by index; the second one is `file`."""
-    by_index = {str(row.get(names["index"])): row for row in negations}
-    for row in originals:
-        twin = by_index.get(str(row.get(names["index"])))
-        if twin is None:
-            raise UserError(f"'{file}' lacks question {row.get(names['index'])} of the first file; add it.")
-        pair = zip(VARIANTS, (row, twin), strict=True)
-        yield {**row, **{names[f"{v}_{key}"]: r.get(key) for v, r in pair for key in ("question", "answer")}}
+SPLIT = "val"  # of the miniature world
+FILE = "questions.jsonl"
 
 
 def ensure_drawn(count: int, world: World = NANO) -> Path:
@@ -243,7 +264,7 @@ def ensure_drawn(count: int, world: World = NANO) -> Path:
 
 
 def write_drawn(root: Path, count: int, world: World) -> None:
-    """Options in random order, each letter right for half of a kind's questions."""
+    """Draws questions; the order of options is random, each letter right for half of a kind's questions."""
     rows = []
     counts = dict.fromkeys(KINDS, 0)
     for number, (index, scene, question) in enumerate(iter_questions(SPLIT, count, world)):
@@ -261,7 +282,7 @@ def write_drawn(root: Path, count: int, world: World) -> None:
 
 
 def format_record(question: str, negated: str, right: str, wrong: str, letter: str) -> Row:
-    """Fields of a record in NegVQA's layout: both questions; letter: A or B, right for the original one."""
-    options = [right, wrong] if letter == "A" else [wrong, right]
-    row = {"original_question": question, "negated_question": negated, "A": options[0], "B": options[1]}
-    return {**row, "original_answer": letter, "negated_answer": "AB"[letter == "A"]}
+    """Fields of a record in NegVQA's layout. letter: A or B, right for the original question."""
+    first, second, other = (right, wrong, "B") if letter == "A" else (wrong, right, "A")
+    row = {"original_question": question, "negated_question": negated, "A": first, "B": second}
+    return {**row, "original_answer": letter, "negated_answer": other}

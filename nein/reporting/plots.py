@@ -172,33 +172,40 @@ def curves(
     axes: tuple[str, str],
     order: Sequence[str] = (),
     names: Mapping[str, str] = MappingProxyType({}),
+    hollow: Mapping[str, str] = MappingProxyType({}),
     limits: tuple[float, float] = (0, 100),
     rule: float | None = None,
     diagonal: bool = False,
+    log: bool = False,
 ) -> Canvas:
     """A line with intervals per entry of `line`, through its estimates in the order of the number in column
     `x`; a panel per entry of the columns `panel`.
 
     axes         Titles of x and y.
     order, names, limits   As in `bars`.
+    hollow       Column -> entry of the estimates that are drawn dotted, with open markers.
     rule         Level of a dashed line.
     diagonal     Draw the dashed line y = 100 x, for x in [0, 1].
+    log          Draw a logarithmic x axis.
     """
     figures = _prepare(figures, (), panel).astype({x: float}).sort_values(x, kind="stable")
     entries, lines = frames.list_entries(figures, "_panel", order), frames.list_entries(figures, line, order)
-    has_whole_steps = bool((figures[x] % 1 == 0).all())
+    has_whole_steps = not log and bool((figures[x] % 1 == 0).all())
     canvas, every = panels([names.get(entry, entry) for entry in entries], 1.9)
     for ax, entry in zip(every, entries, strict=True):
         for number, kind in enumerate(lines):
             rows = frames.select(figures, **{"_panel": entry, line: kind})
-            if not len(rows):
-                continue
             # In steps of 1, lines are moved apart by 0.035, so that equal ones do not hide each other.
             offset = 0.035 * (number - (len(lines) - 1) / 2) if has_whole_steps else 0.0
-            style: Any = {"color": PALETTE[number % len(PALETTE)], "marker": MARKERS[number % len(MARKERS)]}
+            color = PALETTE[number % len(PALETTE)]
+            style: Any = {"color": color, "marker": MARKERS[number % len(MARKERS)]}
             style |= {"label": names.get(kind, kind), "clip_on": limits != (0, 100)}
-            style |= {"elinewidth": 0.8, "linewidth": 1.1, "yerr": _measure_errors(rows)}
-            ax.errorbar(rows[x] + offset, rows["value"], **style)
+            style |= {"elinewidth": 0.8, "linewidth": 1.1}
+            dotted: Any = frames.select(rows, **hollow).index if hollow else []
+            for part, linestyle, face in ((rows.drop(dotted), "-", color), (rows.loc[dotted], ":", "white")):
+                if len(part):
+                    style |= {"linestyle": linestyle, "markerfacecolor": face, "yerr": _measure_errors(part)}
+                    ax.errorbar(part[x] + offset, part["value"], **style)
         ax.grid()
         if rule is not None:
             ax.axhline(rule, color=GREY, linewidth=0.8, linestyle="--")
@@ -208,6 +215,9 @@ def curves(
     every[0].set_ylim(limits)
     if has_whole_steps:
         every[0].set_xticks(figures[x].unique())
+    if log:
+        every[0].set_xscale("log", base=2)
+        every[0].xaxis.set_major_formatter("{x:g}")
     return add_labels(canvas, *axes)
 
 

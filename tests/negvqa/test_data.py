@@ -24,7 +24,7 @@ def test_a_file_in_the_released_layout_is_read_whole(tmp_path):
     assert item.options == ("cat 3", "dog 3")
     assert item.questions == {"original": "What is number 3?", "negated": "What is not number 3?"}
     assert item.answers == {"original": "B", "negated": "A"}
-    assert (images.decode(item.picture) == picture(1)).all()
+    assert (images.decode(item.image) == picture(1)).all()
     assert found.items[1].source == item.source  # two questions, one picture
     assert len({item.source for item in found.items}) == 6
 
@@ -39,7 +39,7 @@ def test_a_picture_may_be_base64_and_fields_may_have_other_names(tmp_path, monke
     ]
     (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in renamed))
     found = questions.load(str(tmp_path / "q.jsonl"), columns={"category": "set"})
-    assert (images.decode(found.items[0].picture) == picture(7)).all()
+    assert (images.decode(found.items[0].image) == picture(7)).all()
     assert found.items[0].category == "OCR"
     with pytest.raises(UserError, match="Unknown field of --columns 'subset'"):
         questions.load(str(tmp_path / "q.jsonl"), columns={"subset": "set"})
@@ -65,7 +65,7 @@ def test_a_data_set_of_the_hub_is_read_with_its_picture_files(tmp_path, monkeypa
     table.to_parquet(str(tmp_path / "made" / "data" / "test-00000-of-00001.parquet"))
     found = questions.load(f"hub:{tmp_path / 'made'}")
     assert [item.id for item in found.items] == ["10", "12", "11", "13"]
-    assert (images.decode(found.items[1].picture) == picture(1)).all()
+    assert (images.decode(found.items[1].image) == picture(1)).all()
     assert found.items[0].source == found.items[2].source != found.items[1].source
     with pytest.raises(UserError, match="could not be loaded from the hub"):
         questions.load(f"hub:{tmp_path / 'nowhere'}")
@@ -77,7 +77,7 @@ def test_a_data_set_names_no_picture_elsewhere(tmp_path, monkeypatch, name):
         rows = [{**record, "image": name} for record in records(1)]
         monkeypatch.setattr(questions.hub, "read", lambda *given: rows)
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return questions.load(source, pictures=str(pictures) if pictures else None).items[0].picture
+        return questions.load(source, image_folder=str(pictures) if pictures else None).items[0].image
 
     file = tmp_path / "pictures" / "questions.jsonl"
     file.parent.mkdir()
@@ -122,8 +122,8 @@ def test_nano_questions_are_drawn_once_and_letters_are_balanced(tmp_path, monkey
         own = [item for item in found.items if item.subset == kind]
         assert Counter(item.answers["original"] for item in own) == {"A": 6, "B": 6}
         assert all(item.answers["negated"] != item.answers["original"] for item in own)
-    assert all(item.picture.is_file() for item in found.items)
-    assert images.decode(found.items[0].picture).shape == (64, 64, 3)
+    assert all(item.image.is_file() for item in found.items)
+    assert images.decode(found.items[0].image).shape == (64, 64, 3)
 
 
 def test_the_questions_are_those_that_the_models_were_trained_on_and_splits_share_no_scene():

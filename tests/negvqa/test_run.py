@@ -172,7 +172,7 @@ def test_pictures_of_one_name_in_two_folders_are_two_pictures(tmp_path):
     inside = items[0].source
     rows[0]["image"] = str(tmp_path / "x" / "p.png")
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    absolute = data.load(str(file), pictures="/").items[0].source
+    absolute = data.load(str(file), image_folder="/").items[0].source
     assert absolute.startswith("p.png-")
     assert str(tmp_path) not in absolute != inside
 

@@ -52,7 +52,7 @@ def test_a_file_becomes_questions_that_the_evaluation_reads(arguments, server, t
         assert item.questions == {"original": row["question"], "negated": negation(row["question"])}
         texts = dict(zip("AB", item.options, strict=True))
         assert texts[item.answers["original"]] == right != texts[item.answers["negated"]]
-        assert images.decode(item.picture).mean() == 40 * (row["index"] % 6)
+        assert images.decode(item.image).mean() == 40 * (row["index"] % 6)
     assert {asked(body) for body in server.requests} == {row["question"] for row in rows()}
     split = questions.load(
         str(out / "questions-original.jsonl"), negated=str(out / "questions-negated.jsonl")

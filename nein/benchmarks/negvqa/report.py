@@ -151,7 +151,7 @@ def find_items(run: Finished, options: Any) -> Sequence[Item]:
     data_set = questions.load(
         options.data,
         negated=getattr(options, "negated", None),
-        pictures=options.images,
+        image_folder=options.images,
         columns=origin.get("columns"),
         split=origin.get("split", "test"),
     )
@@ -181,7 +181,7 @@ def make_cards(
             if row.id in rows:
                 replies[run.name, row.id, row.variant] = _read_reply(row, order)
     titles = {values: sections.OUTCOME_TITLES[name] for name, values in OUTCOMES.items()}
-    images = {item.id: cards.read_thumbnail(item.picture, SIDE) for item in items if item.id in rows}
+    images = {item.id: cards.read_thumbnail(item.image, SIDE) for item in items if item.id in rows}
     for name, variants in rows.items():
         # Per run, the replies to the original and to the negated question.
         pairs = [[replies.get((run.name, name, v), Reply()) for v in VARIANTS] for run in finished]

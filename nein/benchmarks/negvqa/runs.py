@@ -175,7 +175,7 @@ class _RunMaker:
     def make_file_run(self, name: str, file: str) -> Run:
         """The run of a file of answers, over the questions that it answers."""
         path = expand_user(file)
-        answers = questions.answers(path, self.data.items)
+        answers = questions.read_answers(path, self.data.items)
         items = [item for item in self.data.items if item.id in answers]
         blocks = Blocks.first(len(items), self.config.batch_size, self.config.limit)
         identity: dict[str, Any] = {"model": f"answers {json_digest(answers)}", "role": "answers"}
@@ -235,12 +235,12 @@ class NegVqa(Benchmark):
         data = _load_questions(
             config.data,
             negated=config.negated,
-            pictures=config.images,
+            image_folder=config.images,
             split=config.split,
             columns=tuple(sorted(config.columns.items())),
             questions=config.questions,
         )
-        absent = [item.picture for item in data.items if not item.picture.is_file()]
+        absent = [item.image for item in data.items if not item.image.is_file()]
         if len(absent) == len(data.items):
             raise UserError(f"No image of the questions exists ('{absent[0]}'); pass --images FOLDER.")
         if config.matching:

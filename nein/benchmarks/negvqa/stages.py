@@ -1,8 +1,7 @@
-"""The stages of a run of NegVQA: `Questioning` asks a model, `FileAnswers` reads answers from a file, and
-`Matching` finds the letter where VLMEvalKit's rule finds none.
+"""The stages of a run of NegVQA: ask a model or read answers from a file; then match answers to letters.
 
-Matching is the toolkit's second step: it asks a language model up to three times; then it draws one of the
-letters, or none. We assume that the paper did without it (`--matcher exact`).
+Matching is the second step of the paper's toolkit, VLMEvalKit, for answers in which its rule finds no letter.
+We assume that the paper did without it (`--matcher exact`).
 """
 
 from __future__ import annotations
@@ -29,9 +28,8 @@ from nein.metrics.letters import LETTERS, drop_missing, parse
 from nein.models import llm
 
 NO_IMAGE = "no picture: "  # start of the error of a question whose image cannot be read
-ATTEMPTS = 3  # requests to the matcher per answer
-READ = "no letter by the rule; the matcher reads one"
-DRAWN = "the matcher named no option three times, and one was drawn as VLMEvalKit does"
+
+# --- asking a model ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,7 @@ class Questioning(Stage):
         self.asks = {location: len(self.forms)} if is_served(location) else {}  # requests per question
 
     def files(self, records: range) -> list[Path]:
-        return [self.items[index].picture for index in records]
+        return [self.items[index].image for index in records]
 
     def read(self, number: int) -> list[tuple[Item, np.ndarray | str]]:
         """Questions, each with its image, (H, W, 3) uint8, or with the reason why there is none."""
@@ -107,7 +105,7 @@ class Questioning(Stage):
         for index in self.blocks.members(number):
             item = self.items[index]
             try:
-                block.append((item, images.decode(item.picture)))
+                block.append((item, images.decode(item.image)))
             except images.ImageError as error:
                 block.append((item, f"{NO_IMAGE}{str(error).rpartition(': ')[2]}"))
         return block
@@ -165,6 +163,13 @@ class FileAnswers(Stage):
         return {ANSWERS: rows}
 
 
+# --- matching: up to three requests to a language model, then a random letter or none ------------
+
+ATTEMPTS = 3  # requests to the matcher per answer
+READ = "no letter by the rule; the matcher reads one"
+DRAWN = "the matcher named no option three times, and one was drawn as VLMEvalKit does"
+
+
 class LetterReply(llm.Plain):
     """A reply of the matcher: any text, read as a whole."""
 
@@ -200,10 +205,10 @@ def match_answers(client: Any, answers: Sequence[Answer]) -> list[Match]:
     matches: dict[tuple[str, str], Match] = {}
     waiting = [row for row in answers if not (row.error or row.text is None or row.each or _has_letter(row))]
     for attempt in range(ATTEMPTS):  # also the seed: the cache must not answer a repeated request
-        texts = [
-            write_matching_prompt(row.question, drop_missing(row.options), row.text or "") for row in waiting
-        ]
-        requests = [llm.Request(text, seed=attempt) for text in texts]
+        requests = []
+        for row in waiting:
+            prompt = write_matching_prompt(row.question, drop_missing(row.options), row.text or "")
+            requests.append(llm.Request(prompt, seed=attempt))
         for row, outcome in zip(waiting, client.complete(requests, LetterReply), strict=True):
             key = row.id, row.variant
             if outcome.value is None:
