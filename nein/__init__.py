@@ -1,11 +1,10 @@
-"""nein: how well image editors and vision-language models understand what is *not* there.
+"""nein evaluates how well image editors and vision-language models understand what is *not* there.
 
     >>> import nein
     >>> result = nein.evaluate(my_edit, limit=48)    # my_edit(image: PIL.Image.Image, instruction: str)
     >>> print(result)  # its tables; also .table(), .gap(), .samples(), .grid(), .report("page.html")
 
-The commands are in `nein.cli`, the same as functions in `nein.api`. Importing this package loads nothing
-heavy.
+The commands are in `nein.cli`, the functions in `nein.api`, which is imported at its first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m nein` and `accelerate launch -m nein`: the same as `nein`."""
+"""Runs the command line for `python -m nein` and `accelerate launch -m nein`."""
 
 from nein.cli import main
 

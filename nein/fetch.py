@@ -1,8 +1,8 @@
 """`nein fetch COMMAND OPTIONS`: downloads the models and data of a command into the hub's cache (HF_HOME).
 
-nein fetch --preset paper --editor ip2p,magicbrush                     of nein eval
+nein fetch --preset paper --editor ip2p,magicbrush                     of nein eval, the default command
 nein fetch eval --preset paper --data hub:OWNER/NAME --editor all
-HF_HUB_OFFLINE=1 nein eval ...
+HF_HUB_OFFLINE=1 nein eval ...                                         then works without a network
 """
 
 from __future__ import annotations
@@ -21,10 +21,6 @@ from nein.config.groups import Command
 from nein.loading.errors import UserError, first_line
 from nein.loading.references import TEXTS, Need
 
-#: Weights as transformers and diffusers name them: no variant ("model.fp16.safetensors"), no single file.
-WEIGHTS = ("*model.safetensors", "*model-*-of-*.safetensors", "*model.bin", "*model-*-of-*.bin")
-#: Folders of repositories that nein does not read.
-LEFT_OUT = ("onnx/*", "openvino/*", "coreml/*", "original/*", "safety_checker/*")
 NOTHING = "Nothing to fetch: everything this needs ships with nein."
 
 
@@ -33,18 +29,18 @@ class Refused(Exception):
 
 
 def fetch_command(name: str, command: Command, words: Sequence[str]) -> int | str:
-    """`nein fetch NAME WORDS`: downloads, or lists, the needs of a command."""
-    kind = pkgutil.resolve_name(command.configuration)
+    """`nein fetch NAME WORDS`: downloads or lists the needs of a command; returns text or an exit code."""
+    config_class = pkgutil.resolve_name(command.configuration)
     prog, description = f"nein fetch {name}", f"{command.help}."
-    config, dry_run = options.read(kind, words, prog=prog, description=description, to_fetch=True)
-    return (
-        "".join(f"{line}\n" for line in describe_plan(config.needs())) if dry_run else fetch(config.needs())
-    )
+    config, dry_run = options.read(config_class, words, prog=prog, description=description, to_fetch=True)
+    if dry_run:
+        return "".join(f"{line}\n" for line in describe_plan(config.needs()))
+    return fetch(config.needs())
 
 
 def fetch(needs: Sequence[Need]) -> int | str:
-    """Downloads missing files; returns exit code 1 if something was refused. Raises UserError if nobody
-    answers, the disk is full, or HF_HUB_OFFLINE is set."""
+    """Downloads missing files; returns the last line or, if something was refused, exit code 1. Raises
+    UserError if nobody answers, the disk is full, or HF_HUB_OFFLINE is set."""
     if not needs:
         return f"{NOTHING}\n"
     refused = []
@@ -59,13 +55,13 @@ def fetch(needs: Sequence[Need]) -> int | str:
 
 
 def describe_plan(needs: Sequence[Need]) -> list[str]:
-    """The lines of `--dry-run`: each need with its files and bytes, and the total against the free disk.
-    Without the hub only the repositories."""
+    """The lines of `--dry-run`: number and size of each need's files, and the total next to the free space.
+    Without the hub only the names."""
     from huggingface_hub import constants
 
     if not needs:
         return [NOTHING]
-    lines, count, size, to_download = [], 0, 0, 0
+    lines, count, size, to_download = [], 0, 0, 0  # sizes in bytes
     for need in dict.fromkeys(needs):
         try:
             files = download(need, dry_run=True)
@@ -74,19 +70,19 @@ def describe_plan(needs: Sequence[Need]) -> list[str]:
         except UserError as error:
             return [*map(str, dict.fromkeys(needs)), f"Sizes need the hub: {error}"]
         else:
-            of_need = sum(file.file_size or 0 for file in files)
-            lines.append(f"{need}: {len(files)} files, {gigabytes(of_need)}" if files else str(need))
-            count, size = count + len(files), size + of_need
+            need_size = sum(file.file_size or 0 for file in files)
+            lines.append(f"{need}: {len(files)} files, {format_size(need_size)}" if files else str(need))
+            count, size = count + len(files), size + need_size
             to_download += sum(file.file_size or 0 for file in files if file.will_download)
     root = Path(constants.HF_HUB_CACHE)
     free = shutil.disk_usage(next(path for path in (root, *root.parents) if path.exists())).free
-    total = f"{count} files, {gigabytes(size)}; {gigabytes(to_download)} to download"
-    return [*lines, f"{total}, {gigabytes(free)} free on the disk of {root}."]
+    total = f"{count} files, {format_size(size)}; {format_size(to_download)} to download"
+    return [*lines, f"{total}, {format_size(free)} free on the disk of {root}."]
 
 
 def download(need: Need, *, dry_run: bool = False) -> list[Any]:
-    """Downloads a need's files by `snapshot_download`, or by torch from an address. dry_run: returns the
-    files (`huggingface_hub.DryRunFileInfo`; [] for an address). Raises Refused or UserError."""
+    """Downloads a need's files: of a repository by `snapshot_download`, from an address by torch. dry_run:
+    only returns the files of a repository (`huggingface_hub.DryRunFileInfo`). Raises Refused or UserError."""
     from huggingface_hub import HfApi, constants, errors, snapshot_download
     from huggingface_hub.utils import httpx
 
@@ -98,10 +94,10 @@ def download(need: Need, *, dry_run: bool = False) -> list[Any]:
                 _download_address(need)
             return []
         repository: dict[str, Any] = {"repo_type": need.kind, "revision": need.revision}
-        names = choose(need, HfApi().list_repo_files(need.reference, **repository))
+        names = choose_files(need, HfApi().list_repo_files(need.reference, **repository))
         patterns = [*map(glob.escape, names)]
-        plan = snapshot_download(need.reference, **repository, dry_run=dry_run, allow_patterns=patterns)
-        return list(plan) if dry_run else []
+        found = snapshot_download(need.reference, **repository, dry_run=dry_run, allow_patterns=patterns)
+        return list(found) if dry_run else []
     except errors.GatedRepoError:
         page = f"{constants.ENDPOINT}/{'datasets/' if need.kind == 'dataset' else ''}{need.reference}"
         raise Refused(
@@ -123,26 +119,32 @@ def download(need: Need, *, dry_run: bool = False) -> list[Any]:
         ) from None
 
 
-def choose(need: Need, files: Sequence[str]) -> list[str]:
-    """The files of a repository that its loader reads; weights only as safetensors, if every folder with
-    weights has them."""
+#: Weights as transformers and diffusers name them: no variant ("model.fp16.safetensors"), no single file.
+WEIGHTS = ("*model.safetensors", "*model-*-of-*.safetensors", "*model.bin", "*model-*-of-*.bin")
+#: Folders of repositories that nein does not read.
+LEFT_OUT = ("onnx/*", "openvino/*", "coreml/*", "original/*", "safety_checker/*")
+
+
+def choose_files(need: Need, names: Sequence[str]) -> list[str]:
+    """The files that a model's loader reads; only safetensors, if every folder with weights has them."""
     if need.kind == "dataset":
-        return list(files)
-    patterns = need.files or (*TEXTS, *WEIGHTS)
-    left_out = () if need.files else LEFT_OUT
-    chosen = [
-        name
-        for name in files
-        if any(fnmatch(name, pattern) for pattern in patterns)
-        and not any(fnmatch(name, pattern) for pattern in left_out)
-    ]
-    tensors, pickles = ([n for n in chosen if n.endswith(suffix)] for suffix in (".safetensors", ".bin"))
-    if {name.rpartition("/")[0] for name in pickles} <= {name.rpartition("/")[0] for name in tensors}:
+        return list(names)
+
+    def matches(name: str, patterns: Sequence[str]) -> bool:
+        return any(fnmatch(name, pattern) for pattern in patterns)
+
+    chosen = [name for name in names if matches(name, need.files or (*TEXTS, *WEIGHTS))]
+    if not need.files:
+        chosen = [name for name in chosen if not matches(name, LEFT_OUT)]
+    pickles = [name for name in chosen if name.endswith(".bin")]
+    folders = {name.rpartition("/")[0] for name in chosen if name.endswith(".safetensors")}
+    if all(name.rpartition("/")[0] in folders for name in pickles):
         chosen = [name for name in chosen if name not in pickles]
     return chosen
 
 
 def _download_address(need: Need) -> None:
+    """Downloads a file into torch's cache, and checks its SHA-256."""
     import torch
 
     file = Path(torch.hub.get_dir(), "checkpoints", need.reference.rpartition("/")[2])
@@ -151,5 +153,6 @@ def _download_address(need: Need) -> None:
         torch.hub.download_url_to_file(need.reference, str(file), hash_prefix=need.revision)
 
 
-def gigabytes(size: int) -> str:
+def format_size(size: int) -> str:
+    """ "1.2 GB" or "3.4 MB", of a number of bytes."""
     return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"

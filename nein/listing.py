@@ -1,5 +1,5 @@
-"""`nein list KIND`: editors, metrics, models and data, with origin, license, and whether they are on this
-machine. Reads the tables of presets; loads no model and uses no network."""
+"""`nein list KIND`: lists editors, metrics, judges, models, data or benchmarks, with origin, license, and
+whether each is on this machine. Reads tables and presets; loads no model and uses no network."""
 
 from __future__ import annotations
 
@@ -15,20 +15,7 @@ from nein.benchmarks import registry
 from nein.config.options import Options, argument, read, split_names
 from nein.loading.references import TEXTS, Need, find_cached_folder
 
-HEAD = ("name", "what", "from", "license", "here")
-ORIGIN_WIDTH = 60  # characters
-#: Judges of edits: (name, description, origin).
-REWARDS = (
-    ("editscore:FOLDER", "two questions (arXiv:2509.23909)", "EditScore/EditScore-7B and others"),
-    ("editscore:MODEL", "the same to any image-text model", "a folder, hub id or openai:URL#MODEL"),
-    ("pairwise:MODEL", "which of two edits obeys, both orders", "any model of nein negvqa --model"),
-)
-#: Commands beside the benchmarks whose presets name models -> class of their options.
-GENERATE = {
-    "nein generate": "nein.generate.config:BuildConfig",
-    "nein negbench generate": "nein.generate.config:NegbenchConfig",
-}
-SHIPPED, OUR_LICENSE = "ships with nein", "Apache-2.0"
+SHIPPED, OUR_LICENSE = "ships with nein", "Apache-2.0"  # origin and license of our own rows
 
 
 @dataclass(kw_only=True)
@@ -38,14 +25,17 @@ class ListConfig(Options):
     )
 
 
+HEAD = ("name", "what", "from", "license", "here")
+
+
 @dataclass(frozen=True)
 class Entry:
-    """A row of the table.
+    """A row of the printed table.
 
     name      As a user types it.
     origin    A repository, "ships with nein", or how to get it.
-    needs     Its downloads: it is here when all of them are.
-    obstacle  Why it is not here, whatever its downloads: "by hand".
+    needs     Its downloads; it is here when all of them are.
+    obstacle  Why it is not here, even if it needs no download: "by hand".
     """
 
     name: str
@@ -56,13 +46,14 @@ class Entry:
     obstacle: str = ""
 
     def row(self) -> tuple[str, ...]:
-        availability = self.obstacle or ("yes" if all(map(is_here, self.needs)) else "no")
-        long = len(self.origin) > ORIGIN_WIDTH
-        origin = f"{self.origin[: ORIGIN_WIDTH - 3]}..." if long else self.origin
-        return (self.name, self.about, origin, self.license, availability)
+        """The cells of the columns `HEAD`."""
+        here = self.obstacle or ("yes" if all(map(is_here, self.needs)) else "no")
+        origin = self.origin if len(self.origin) <= 60 else f"{self.origin[:57]}..."
+        return (self.name, self.about, origin, self.license, here)
 
 
 def run(config: ListConfig) -> str:
+    """The table of a kind, as text."""
     import tabulate
 
     rows = [entry.row() for entry in KINDS[config.kind]()]
@@ -71,7 +62,7 @@ def run(config: ListConfig) -> str:
     return f"{table}\n\n{available} of {len(rows)} are here. {NOTES[config.kind]}\n"
 
 
-# --- kinds ---------------------------------------------------------------------------------------
+# --- the rows of each kind -----------------------------------------------------------------------
 
 
 def _editors() -> Iterator[Entry]:
@@ -107,6 +98,14 @@ def _metrics() -> Iterator[Entry]:
         basis = f"asks {', '.join(row.models)}" if row.models else "pixels"
         about = f"{row.title}, {row.better} is better; {basis}"
         yield Entry(row.name, about, row.source or SHIPPED, OUR_LICENSE)
+
+
+#: Judges of edits: (name, description, origin).
+REWARDS = (
+    ("editscore:FOLDER", "two questions (arXiv:2509.23909)", "EditScore/EditScore-7B and others"),
+    ("editscore:MODEL", "the same to any image-text model", "a folder, hub id or openai:URL#MODEL"),
+    ("pairwise:MODEL", "which of two edits obeys, both orders", "any model of nein negvqa --model"),
+)
 
 
 def _judges() -> Iterator[Entry]:
@@ -188,11 +187,11 @@ NOTES = {
 }
 
 
-# --- rows ----------------------------------------------------------------------------------------
+# --- rows of models and downloads ----------------------------------------------------------------
 
 
 def _make_entry(name: str, about: str, needs: tuple[Need, ...], obstacle: str = "") -> Entry:
-    """The row of a download; without needs, the row of a part of nein."""
+    """The row of a download or, without needs, of a part of nein."""
     if not needs:
         return Entry(name, about, SHIPPED, OUR_LICENSE)
     licenses = dict.fromkeys(_read_license(need) for need in needs if need.files != TEXTS)
@@ -200,7 +199,7 @@ def _make_entry(name: str, about: str, needs: tuple[Need, ...], obstacle: str = 
 
 
 def _read_license(need: Need) -> str:
-    """The license in the card of a download in the cache."""
+    """The license in the card of a download in the hub's cache."""
     from huggingface_hub import metadata_load
 
     folder = find_cached_folder(need.reference, need.revision, need.kind)
@@ -209,18 +208,25 @@ def _read_license(need: Need) -> str:
 
 
 def _read_presets(config_class: Any) -> Iterator[tuple[str, Any]]:
-    """(preset, options) of a command, for every preset."""
+    """Yields (preset, options) for every preset of a command."""
     for preset in config_class.preset_names:
         yield preset, read(config_class, [f"--preset={preset}"], to_fetch=True)[0]
 
 
+#: Commands that are no benchmarks and whose presets name models -> class of their options.
+GENERATE = {
+    "nein generate": "nein.generate.config:BuildConfig",
+    "nein negbench generate": "nein.generate.config:NegbenchConfig",
+}
+
+
 def _list_presets(kinds: Iterable[str]) -> Iterator[Entry]:
-    """The models of these kinds in the presets of all commands, each once, except the rows of NegBench. Kind
-    "choices": a model that answers multiple choice."""
+    """The models of these kinds in the presets of all commands, each once, except those in NegBench's own
+    table. Kind "choices": a model that answers multiple choice."""
     from nein.benchmarks.negbench.models import MODELS
     from nein.models.needs import model_needs
 
-    users_of: dict[tuple[str, str], list[str]] = {}  # (reference, kind) -> "COMMAND PRESET"
+    users_of: dict[tuple[str, str], list[str]] = {}  # (reference, kind) -> ["COMMAND PRESET"]
     commands = {benchmark.typed: benchmark.config for benchmark in map(registry.get, registry.names())}
     commands |= {command: pkgutil.resolve_name(name) for command, name in GENERATE.items()}
     option_names = {"vqa": "judge", "ovd": "detector", "choices": "model"}  # kind -> option without `models`
@@ -243,6 +249,7 @@ def is_here(need: Need) -> bool:
         return Path(home, "hub", "checkpoints", need.reference.rpartition("/")[2]).expanduser().is_file()
     if (folder := find_cached_folder(need.reference, need.revision, need.kind)) is None:
         return False
-    has_weights = need.kind == "dataset" or need.files == TEXTS  # neither needs any
-    has_weights = has_weights or any(path.suffix in (".safetensors", ".bin") for path in folder.rglob("*"))
-    return has_weights and not any(folder.parents[1].glob("blobs/*.incomplete"))
+    if any(folder.parents[1].glob("blobs/*.incomplete")):  # of an interrupted download
+        return False
+    needs_no_weights = need.kind == "dataset" or need.files == TEXTS
+    return needs_no_weights or any(path.suffix in (".safetensors", ".bin") for path in folder.rglob("*"))

@@ -1,4 +1,4 @@
-"""`nein reproduce`: measures a published table again in one command, and writes a file of the result.
+"""`nein reproduce`: measures a published table again, and compares it with the paper in text and a JSON file.
 
 nein reproduce nein-table3 --data NEIN --device cuda
 nein reproduce nein-table3 --preset nano        the same path in miniature, offline
@@ -25,18 +25,19 @@ if TYPE_CHECKING:
     from nein.benchmarks.runner import Benchmark, PaperEstimate
 
 FILE = "reproduction.json"
-#: Options of a benchmark with paths; all others are printed with the estimates.
-PLACES = ("data", "images", "image-root", "cache", "negated")
+
+# --- the published tables ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Table:
     """A published table, or a part of one.
 
-    source   Argument of `Benchmark.paper_estimates`.
-    asks     The option of the command that names models.
-    models   Preset -> the models that can be downloaded.
-    options  Of the command, in addition to the preset's; `nano`: further ones in miniature.
+    source        Argument of `Benchmark.paper_estimates`.
+    models        Preset -> the models that can be downloaded.
+    options       Options of the benchmark's command, in addition to the preset's.
+    nano          Further options for preset nano.
+    model_option  The option of the command that names models.
     """
 
     title: str
@@ -45,21 +46,27 @@ class Table:
     models: Mapping[str, str]
     options: Mapping[str, str]
     nano: Mapping[str, str] = field(default_factory=lambda: {"data": "nano"})
-    asks: str = "model"
+    model_option: str = "model"
 
 
-def _negbench(title: str, source: str, models: str, **more: str) -> Table:
-    drawn = ",".join(f"{name}=nano:clip" for name in models.split(",")[:2])
-    common = {"datasets": "coco,voc2007", "tasks": "mcq", "variants": "rephrased", "protocol": "paper"}
-    miniature = {"datasets": "all", "variants": "all", "data": "nano"}
-    options = {**common, "blind": "0", **more}
-    title, named = f"NegBench (CVPR 2025), {title}", {"paper": models, "nano": drawn}
-    return Table(title, "negbench", source, named, options, miniature)
+def _negbench(title: str, source: str, models: str, **changed: str) -> Table:
+    """A table of NegBench. models: joined by commas; changed: options that differ from the usual ones."""
+    usual = {"datasets": "coco,voc2007", "tasks": "mcq", "variants": "rephrased", "protocol": "paper"}
+    miniatures = ",".join(f"{name}=nano:clip" for name in models.split(",")[:2])
+    return Table(
+        f"NegBench (CVPR 2025), {title}",
+        "negbench",
+        source,
+        models={"paper": models, "nano": miniatures},
+        options={**usual, "blind": "0", **changed},
+        nano={"datasets": "all", "variants": "all", "data": "nano"},
+    )
 
 
-_MCQ, _WHOLE = "repository, results/mcq/", {"tasks": "all", "features": "unnormalised"}
+_MCQ = "repository, results/mcq/"
+_OPEN_CLIPS = "clip-laion400m,clip-datacomp"
+_WHOLE = {"tasks": "all", "features": "unnormalised"}
 _FIGURES = {"datasets": "coco,chexpert", "variants": "all", **_WHOLE}
-_OPENED = "clip-laion400m,clip-datacomp"
 TABLES = {
     "nein-table3": Table(
         "NeIn (CVPR Workshops 2025), Table 3",
@@ -67,14 +74,14 @@ TABLES = {
         "table3",
         models={"paper": "ip2p,magicbrush,hqedit", "nano": "ip2p,magicbrush"},
         options={"control": "none", "protocol": "paper"},
-        asks="editor",
+        model_option="editor",
     ),
     "negbench-table1": _negbench("Table 1", "paper_table1", "clip", datasets="coco,msr-vtt", **_WHOLE),
-    "negbench-baselines": _negbench(f"{_MCQ}1_baseline", "repo_baseline", f"clip,{_OPENED}"),
+    "negbench-baselines": _negbench(f"{_MCQ}1_baseline", "repo_baseline", f"clip,{_OPEN_CLIPS}"),
     "negbench-scaling": _negbench(f"{_MCQ}2_scaling_clip", "repo_scaling", "clip-laion400m,clip-l,clip-h"),
     "negbench-finetuned": _negbench(f"{_MCQ}3_finetuned_total", "repo_finetuned", "clip"),
     "negbench-figures": _negbench(
-        "Figures 3 and 4c, drops", "paper_figures", f"{_OPENED},biomedclip", **_FIGURES
+        "Figures 3 and 4c, drops", "paper_figures", f"{_OPEN_CLIPS},biomedclip", **_FIGURES
     ),
     "negvqa-table1": Table(
         "NegVQA (ACL Findings 2025), Table 1",
@@ -84,6 +91,9 @@ TABLES = {
         options={"blind": "0", "scoring": "generated", "protocol": "paper"},
     ),
 }
+
+
+# --- the command ---------------------------------------------------------------------------------
 
 
 @dataclass(kw_only=True)
@@ -121,15 +131,17 @@ class ReproduceConfig(Limit, OnDevice):
         return registry.get(TABLES[match_name("table", self.table, TABLES)].benchmark)
 
     def words(self) -> list[str]:
+        """The command line of the benchmark's command."""
         table = TABLES[self.table]
         values: Json = {"preset": self.preset, **table.options}
         values |= table.nano if self.preset == "nano" else {}
         values |= {"data": self.data} if self.data else {}
-        values[table.asks] = ",".join(self.model) or table.models[self.preset]
+        values[table.model_option] = ",".join(self.model) or table.models[self.preset]
         values |= {"limit": self.limit, "device": self.device, "out": str(self.out_dir), **self.run}
         return [f"--{name}={value}" for name, value in values.items() if value is not None]
 
     def inner(self, *, to_fetch: bool = False) -> Any:
+        """The options of the benchmark's command."""
         prog = f"nein reproduce {self.table}: {self.benchmark.typed}"
         return options.read(self.benchmark.config, self.words(), prog=prog, to_fetch=to_fetch)[0]
 
@@ -138,12 +150,13 @@ class ReproduceConfig(Limit, OnDevice):
 
 
 def announce(config: ReproduceConfig) -> list[str]:
+    """The line of `--dry-run`: the benchmark's command."""
     return [" ".join([config.benchmark.typed, *config.words()])]
 
 
 def agreement(printed: PaperEstimate, ours: Mapping[str, Any], preset: str, samples: int | None) -> str:
-    """ "yes" or "no": whether the published value lies in our interval; or why they cannot be compared. ours:
-    a row of estimates."""
+    """ "yes" or "no": whether the published value lies in our interval; or why they cannot be compared.
+    ours: `value`, `low`, `high`, `n`, `unscored`; samples: a limit."""
     total = ours["n"] + ours["unscored"]
     if preset == "nano":
         return "miniature models: not comparable"
@@ -159,6 +172,7 @@ def agreement(printed: PaperEstimate, ours: Mapping[str, Any], preset: str, samp
 
 
 def run(config: ReproduceConfig) -> str | None:
+    """Runs the benchmark; writes `FILE` and returns the comparison as text. None: other processes report."""
     from nein.benchmarks.runner import FIGURES_CSV
     from nein.config.groups import start
     from nein.engine import atomic
@@ -172,62 +186,73 @@ def run(config: ReproduceConfig) -> str | None:
         if not executor.concludes:
             return None
         folders = [Folder(run.folder.path) for run in config.benchmark.runs(inner, executor.device)]
-    entries = {
+
+    # --- compare, run by run
+    published_keys = {
         pair for printed in config.benchmark.paper_estimates(source, None) for pair in printed.key.items()
     }
-    several = [key for key, count in Counter(key for key, _ in entries).items() if count > 1]
+    entry_counts = Counter(key for key, _ in published_keys)  # a key with one entry is not printed
     # A run has one data set; on drawn data its wording need not be the table's.
-    apart = ("dataset", "variant") if config.preset == "nano" else ("dataset",)
-    rows, spent, runs = list[list[Any]](), list[list[Any]](), list[Json]()
+    ignored = ("dataset", "variant") if config.preset == "nano" else ("dataset",)
+    rows, costs, runs = list[list[Any]](), list[list[Any]](), list[Json]()
     for folder in folders:
-        manifest, measured, stages = (
-            folder.manifest(),
-            frames.read(folder.path / FIGURES_CSV),
-            folder.sum_costs(),
-        )
+        manifest, stages = folder.manifest(), folder.sum_costs()
+        measured = frames.read(folder.path / FIGURES_CSV)
         name, figures = folder.path.relative_to(config.out_dir).as_posix(), list[Json]()
         for printed in config.benchmark.paper_estimates(source, manifest):
-            columns = {key: value for key, value in printed.key.items() if key not in apart}
+            columns = {key: value for key, value in printed.key.items() if key not in ignored}
             row = frames.pick(measured, **columns) or {}
             ours: Json = {key: row.get(key) for key in ("value", "low", "high")}
             ours |= {key: row.get(key) or 0 for key in ("n", "unscored")}
-            details = ", ".join(value for key, value in printed.key.items() if value and key in several)
+            figures.append({"of": dict(printed.key), **ours, "published": printed.value})
+            details = [value for key, value in printed.key.items() if value and entry_counts[key] > 1]
             theirs = tables.format_number(printed.value, printed.unit, digits=2)
-            measured_text = tables.format_estimate({**ours, "unit": printed.unit}, digits=2)
+            our_text = tables.format_estimate({**ours, "unit": printed.unit}, digits=2)
             scored = f"{ours['n']} of {ours['n'] + ours['unscored']}"
             verdict = agreement(printed, ours, config.preset, config.limit)
-            rows.append([printed.row, details, theirs, measured_text, scored, verdict])
-            figures.append({"of": dict(printed.key), **ours, "published": printed.value})
+            rows.append([printed.row, ", ".join(details), theirs, our_text, scored, verdict])
         for stage, cost in stages.items():
-            memory = [f"{cost['peak_memory'].get(place, 0) / 2**30:.2f}" for place in ("host", "device")]
-            spent.append([name, stage, f"{cost['seconds'] / 3600:.3f}", *memory])
-        facts: Json = {"run": name, "row": rows[-1][0] if figures else "", "stages": stages}
-        facts["data"] = manifest["data"].get("records_sha256") or manifest["data"].get("sha256")
-        facts["models"] = {kind: str(model["fingerprint"]) for kind, model in manifest["models"].items()}
-        machines = [call["environment"] for call in manifest["invocations"] if call.get("environment")]
-        runs.append({**facts, "machines": machines, "figures": figures})
-    run_options = {
-        name: Path(value).name if Path(value).exists() else value for name, value in config.run.items()
+            gib = [f"{cost['peak_memory'].get(memory, 0) / 2**30:.2f}" for memory in ("host", "device")]
+            costs.append([name, stage, f"{cost['seconds'] / 3600:.3f}", *gib])
+        runs.append(
+            {
+                "run": name,
+                "row": rows[-1][0] if figures else "",
+                "stages": stages,
+                "data": manifest["data"].get("records_sha256") or manifest["data"].get("sha256"),
+                "models": {kind: str(model["fingerprint"]) for kind, model in manifest["models"].items()},
+                "machines": [c["environment"] for c in manifest["invocations"] if c.get("environment")],
+                "figures": figures,
+            }
+        )
+
+    # --- the file, and the text
+    changed = {
+        name: Path(value).name if Path(value).exists() else value  # no path of this machine
+        for name, value in config.run.items()
+        if name not in PATH_OPTIONS
     }
-    shown_options = {name: value for name, value in run_options.items() if name not in PLACES}
-    file = config.out_dir / FILE
-    facts = {"table": config.table, "preset": config.preset, "samples": config.limit}
-    atomic.write_json(file, {**facts, "options": shown_options, "runs": runs})
+    facts = {"table": config.table, "preset": config.preset, "samples": config.limit, "options": changed}
+    atomic.write_json(config.out_dir / FILE, {**facts, "runs": runs})
     samples = "all samples" if config.limit is None else f"the first {config.limit} samples"
     heads = ("row", "figure", "published", "ours [95 % interval]", "scored", "agree")
     parts = [
         f"{TABLES[config.table].title}, on {samples}, preset {config.preset}:",
         tables.format_rows(rows, heads),
     ]
-    if shown_options:
-        options_told = ", ".join(f"--{name} {value}" for name, value in shown_options.items())
-        parts.append(f"Options that differ from the table's: {options_told}.")
-    parts.append(_agreements([row[-1] for row in rows]))
-    parts.append(tables.format_rows(spent, ("run", "stage", "hours of work", "GiB, host", "GiB, device")))
-    return "\n\n".join([*parts, f"For others: {file}\n"])
+    if changed:
+        words = ", ".join(f"--{name} {value}" for name, value in changed.items())
+        parts.append(f"Options that differ from the table's: {words}.")
+    parts.append(_count_agreements([row[-1] for row in rows]))
+    parts.append(tables.format_rows(costs, ("run", "stage", "hours of work", "GiB, host", "GiB, device")))
+    return "\n\n".join([*parts, f"For others: {config.out_dir / FILE}\n"])
 
 
-def _agreements(verdicts: Sequence[str]) -> str:
+#: Options of a benchmark with paths; the others are printed and written with the estimates.
+PATH_OPTIONS = ("data", "images", "image-root", "cache", "negated")
+
+
+def _count_agreements(verdicts: Sequence[str]) -> str:
     count = Counter(verdicts)
     if not (total := count["yes"] + count["no"]):
         return "Nothing is comparable."

@@ -102,8 +102,8 @@ def test_every_command_that_runs_models_says_what_it_needs_and_served_models_nee
 )  # fmt: skip
 def test_of_a_repository_what_its_loader_reads_is_chosen(files, chosen, left):
     names = [*left.split(), *chosen.split()]
-    assert fetch.choose(Need("own/model", files=files), names) == chosen.split()
-    assert fetch.choose(Need("own/data", kind="dataset"), names) == names
+    assert fetch.choose_files(Need("own/model", files=files), names) == chosen.split()
+    assert fetch.choose_files(Need("own/data", kind="dataset"), names) == names
 
 
 def offline(hub, monkeypatch):

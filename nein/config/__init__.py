@@ -1,1 +1,1 @@
-"""From a dataclass to a command line: options, presets and configuration files, complaints."""
+"""Command lines: options declared as dataclasses, presets and configuration files, and their errors."""

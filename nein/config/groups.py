@@ -1,4 +1,5 @@
-"""The type of a command, groups of options that commands inherit, and the executor that `--on` chooses."""
+"""`Command`, a row of the table of commands; groups of options that commands inherit; and `start`, which
+makes the executor that the option `--on` chooses."""
 
 from __future__ import annotations
 
@@ -16,13 +17,10 @@ from nein.loading.errors import UserError
 if TYPE_CHECKING:
     from nein.engine import run
 
-FORMATS = ("html", "md", "csv", "tex", "plots")
-Dtype = Literal["float32", "bfloat16", "float16"]
-
 
 @dataclass(frozen=True)
 class Command:
-    """A command of `nein`. configuration, work, announces: "module:name", imported when it is called.
+    """A command of `nein`. Its code is named as "module:name", and imported when it is called.
 
     help           One sentence without a period, for `nein --help`.
     configuration  The dataclass of its options, a `nein.config.options.Options`, in a light module.
@@ -36,6 +34,12 @@ class Command:
     work: str
     shared: bool = False
     announces: str = ""
+
+
+# --- groups of options ---------------------------------------------------------------------------
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+FORMATS = ("html", "md", "csv", "tex", "plots")
 
 
 @dataclass(kw_only=True)
@@ -68,7 +72,7 @@ class Output(Options):
 
 @dataclass(kw_only=True)
 class Blind(Options):
-    """Accuracy of the same model without the image or the question."""
+    """A control: accuracy of the same model without the image or without the question."""
 
     blind: NonNegativeInt = option(500, "ask this many questions also without the image; 0: none", "Method")
 
@@ -174,31 +178,6 @@ class Evaluation(Preset, Limit, RuntimeOptions, Output, TrackerOptions):
     )
 
 
-def start(options: Any) -> run.Executor:
-    """Start the executor that `--on` chooses (`RuntimeOptions`). Raises UserError."""
-    from nein.engine import machine, run
-    from nein.loading.service import AT_ONCE
-
-    launched = int(os.environ.get("WORLD_SIZE", "1")) > 1  # by accelerate, torchrun
-    backend = getattr(options, "on", None) or ("ranks" if launched else "threads")
-    if backend == "ray":
-        from nein.engine.ray import Ray
-
-        pool = options.executor
-        return Ray(options.device, None, pool.workers, pool.gpus_per_worker, options.threads)
-    if backend == "ranks" and not launched:
-        raise UserError("--on ranks needs several processes; start the command with torchrun.")
-    ranks = machine.join_processes() if backend == "ranks" else None
-    return run.Executor(
-        options.device,
-        ranks,
-        share=run.read_share(),
-        threads=getattr(options, "threads", None),
-        requests=options.endpoint.concurrency or AT_ONCE,
-        debug=backend == "debug",
-    )
-
-
 @dataclass(kw_only=True)
 class Runs(Options):
     runs: Paths = argument("RUN", "result folders, or single runs in them")
@@ -218,3 +197,36 @@ class Page(Options):
             )
         if self.out.suffix not in ("", ".html", ".htm"):
             raise UserError(f"--out is '{self.out}'; it takes a page, for example report.html.")
+
+
+# --- the executor --------------------------------------------------------------------------------
+
+
+def start(options: Any) -> run.Executor:
+    """The executor that `--on` chooses, by options of `RuntimeOptions`. Raises UserError."""
+    from nein.engine import machine, run
+    from nein.loading.service import AT_ONCE
+
+    launched = int(os.environ.get("WORLD_SIZE", "1")) > 1  # by accelerate, torchrun
+    backend = getattr(options, "on", None) or ("ranks" if launched else "threads")
+    if backend == "ray":
+        from nein.engine.ray import Ray
+
+        ray = options.executor
+        return Ray(
+            options.device,
+            workers=ray.workers,
+            gpus_per_worker=ray.gpus_per_worker,
+            threads=options.threads,
+        )
+    if backend == "ranks" and not launched:
+        raise UserError("--on ranks needs several processes; start the command with torchrun.")
+    ranks = machine.join_processes() if backend == "ranks" else None
+    return run.Executor(
+        options.device,
+        ranks,
+        share=run.read_share(),
+        threads=getattr(options, "threads", None),
+        requests=options.endpoint.concurrency or AT_ONCE,
+        debug=backend == "debug",
+    )
