@@ -1,9 +1,11 @@
-"""Baselines of a model's accuracy: the model with the text alone (a gray image) or the image alone, and a
-reader of texts that is trained on the other images of the same file (`nein.statistics.blind`)."""
+"""Baselines of a model's accuracy, for benchmarks with questions and options: the model itself with the text
+alone (a gray image) or the image alone, and a trained reader of the texts (`nein.statistics.blind`).
+"""
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
@@ -26,12 +28,12 @@ READ = (
     "Text reader: it learned from the texts about the file's other images which option is right. Gain over "
     "it: paired, in points. Where it misses: accuracy on the n questions that it gets wrong."
 )
-#: A file with fewer questions trains no reader.
-FEWEST = 200
-SIDE, LEVEL = 224, 128  # pixels, gray level
 #: Marks of the baselines on bars of accuracy, and how a caption explains them.
 MARKS = {TEXT_ONLY: "D", PICTURE_ONLY: "o"}
 MARKED = "white marks: the same without the image (diamond) and without the text (circle)"
+
+
+SIDE, LEVEL = 224, 128  # pixels, gray level
 
 
 def make_gray() -> np.ndarray:
@@ -41,7 +43,7 @@ def make_gray() -> np.ndarray:
 
 def spread_blocks(blocks: Blocks, most: int) -> Blocks:
     """As many blocks, evenly spread over all, as hold `most` records."""
-    numbers, count = blocks.numbers, -(-most // blocks.size)
+    numbers, count = blocks.numbers, math.ceil(most / blocks.size)
     if len(numbers) <= count:
         return blocks
     chosen = {numbers[k * len(numbers) // count] for k in range(count)}
@@ -57,17 +59,19 @@ class Question(NamedTuple):
     scene: str  # may not be in training and test at once: the image, or the pair that it belongs to
 
 
+FEWEST = 200  # questions of a file that trains a reader
 Key = TypeVar("Key", bound=Hashable)
 
 
 def read_texts(questions: Mapping[Key, Question]) -> dict[Key, float]:
     """Key of each question of a file -> 1 where the text reader is right, 0 where it is wrong, a share where
     several options are best; {} where the file teaches none."""
-    return dict(zip(questions, _read(tuple(questions.values())), strict=False))
+    # strict=False: no value at all where the file teaches none
+    return dict(zip(questions, _read_in_order(tuple(questions.values())), strict=False))
 
 
 @functools.lru_cache(maxsize=8)  # the models of a command are asked about the same files
-def _read(questions: tuple[Question, ...]) -> Sequence[float]:
+def _read_in_order(questions: tuple[Question, ...]) -> Sequence[float]:
     if len(questions) < FEWEST or len({choose_fold(question.scene) for question in questions}) < 2:
         return ()
     texts, options, answers, scenes = zip(*questions, strict=True)
@@ -76,16 +80,18 @@ def _read(questions: tuple[Question, ...]) -> Sequence[float]:
 
 def estimate_baselines(scores: ScoreTable, others: ScoreTable, **labels: Any) -> Iterator[Figure]:
     """The estimates of baselines and reader, whose rows are in `others`, and a model's gains over them."""
+    gains = {TEXT_ONLY: GAIN, TEXT_READER: READER_GAIN}
     for name in (*BASELINES, TEXT_READER):
-        if len(rows := others.where(metric=name)):
-            yield rows.figure(metric=name, **labels)
-            if name != PICTURE_ONLY:
-                metric = GAIN if name == TEXT_ONLY else READER_GAIN
-                values, base, clusters = scores.pair(rows)  # (questions,) each
-                gain = statistics.bounded_mean(values - base, clusters, -1.0, 1.0)
-                unscored = len(rows) - len(values)
-                yield frames.figure(gain, unit="points", unscored=unscored, metric=metric, **labels)
-            if name == TEXT_READER:
-                missed = rows.frame.loc[rows.values < 1, "id"]
-                on_missed = ScoreTable(scores.frame[scores.frame["id"].isin(missed)])
-                yield on_missed.figure(metric=MISSED, **labels)
+        rows = others.where(metric=name)
+        if not len(rows):
+            continue
+        yield rows.figure(metric=name, **labels)
+        if name in gains:
+            values, base, clusters = scores.pair(rows)  # (questions,) each
+            gain = statistics.bounded_mean(values - base, clusters, -1.0, 1.0)
+            unscored = len(rows) - len(values)
+            yield frames.figure(gain, unit="points", unscored=unscored, metric=gains[name], **labels)
+        if name == TEXT_READER:
+            missed = rows.frame.loc[rows.values < 1, "id"]
+            on_missed = ScoreTable(scores.frame[scores.frame["id"].isin(missed)])
+            yield on_missed.figure(metric=MISSED, **labels)

@@ -1,12 +1,11 @@
-"""What a rewriter makes of a negative instruction, by the text alone: does it still ask for the removal?
+"""The benchmark `rewriters`: do rewriters of instructions still ask for the removal that was wanted?
 
-An editor may be shielded from a negation by its vendor's rewriter, which words the request anew before the
-model that paints. Here the rewriter (`nein.models.rewriters`) is asked alone, about the instructions of NeIn.
+A vendor's rewriter may shield an editor from a negation: it words the request anew for the model that paints.
+Here rewriters (`nein.models.rewriters`) alone get NeIn's instructions, and their texts are scored.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -57,28 +56,29 @@ class RewritersDir(Folder):
 
 @dataclass(kw_only=True)
 class Rewrite(Stage):
-    """Instruction -> text. The model is a `Rewriter`; sees: it is shown the images."""
+    """Rewrites the instruction of every sample. The model is a `Rewriter`; shows_images: it gets them."""
 
     blocks: Blocks
     samples: Sequence[Sample]
     model: Model
-    sees: bool = False
+    shows_images: bool = False
     name, outputs = "rewritten", ("rewritten",)
 
     def read(self, number: int) -> list[tuple[Sample, Any]]:
         """The samples of a block, each with its image (H, W, 3) uint8, or why it has none."""
         samples = [self.samples[index] for index in self.blocks.members(number)]
-        return [(sample, read_image(sample.sample_path, "NeIn") if self.sees else None) for sample in samples]
+        return [
+            (item, read_image(item.sample_path, "NeIn") if self.shows_images else None) for item in samples
+        ]
 
     def work(self, model: Any, members: list[Any], missing: tuple[str, ...]) -> dict[str, list[Rewriting]]:
         readable = [(sample, image) for sample, image in members if not isinstance(image, str)]
-        instructions = [sample.negative for sample, _ in readable]
-        rewordings = iter(model.rewrite(instructions, [image for _, image in readable]))
+        instructions, images = [sample.negative for sample, _ in readable], [image for _, image in readable]
+        rewordings = iter(model.rewrite(instructions, images))
         rows = []
         for sample, image in members:
-            row = Rewriting(sample.id, sample.source_id, sample.negative, sample.object)
-            rewording = rewriters.Rewording(None, image) if isinstance(image, str) else next(rewordings)
-            rows.append(dataclasses.replace(row, text=rewording.text, error=rewording.error))
+            text, error = (None, image) if isinstance(image, str) else next(rewordings)[:2]
+            rows.append(Rewriting(sample.id, sample.source_id, sample.negative, sample.object, text, error))
         return {"rewritten": rows}
 
     def is_valid(self, output: str, number: int, rows: list[Rewriting]) -> bool:
@@ -104,22 +104,21 @@ class Rewriters(Benchmark):
         dataset = data.load(config.data, split=config.split)
         services = Services.create(config, config.out_dir / "cache")
         runs = []
-        for text in config.rewriter:
-            name, reference = split_label(text)
-            name = name or reference
+        options: dict[str, Any] = {"services": services, "device": device, "dtype": config.dtype}
+        for label, reference in map(split_label, config.rewriter):
+            name = label or reference
             rewriters.check(reference)
             source = rewriters.find_source(reference)
             served = is_served(source)
-            how: dict[str, Any] = {"services": services, "device": device, "dtype": config.dtype}
-            load = functools.partial(rewriters.load, reference, **how)
+            load = functools.partial(rewriters.load, reference, **options)
             model = Model.one(reference, load, "remote" if served else "device")
-            # Behind an address a block is one instruction, so that a kill loses what is on its way alone.
+            # Behind an address a block is one instruction, so that a kill loses only the requests in flight.
             blocks = Blocks.first(len(dataset.samples), 1 if served else config.batch_size, config.limit)
             identity = {"rewriter": reference, "data": dataset.records_sha256}
             identity |= machine_identity(config, device)
             identity |= digest_models({"rewriter": source} if source else {})
-            sees = reference.partition(":")[0] in rewriters.VENDORS
-            stage = Rewrite(blocks=blocks, samples=dataset.samples, model=model, sees=sees)
+            is_vendor = reference.partition(":")[0] in rewriters.VENDORS
+            stage = Rewrite(blocks=blocks, samples=dataset.samples, model=model, shows_images=is_vendor)
             folder = RewritersDir(config.out_dir / slugify(name.replace(":", "-")))
             runs.append(Run(folder, name, identity, [stage], {"data": dataset.facts(blocks)}))
         return runs
@@ -131,15 +130,15 @@ class Rewriters(Benchmark):
         objects = sorted({sample.object for sample in stage.samples})
         rows = []
         for row in select_rows(run.folder, "rewritten"):
-            about = {"id": row.id, "source": row.source}
-            outcome, why = (None, row.error) if row.text is None else find_outcome(row.text, row.thing)
+            labels = {"id": row.id, "source": row.source}
+            outcome, why, invents = None, row.error, None
+            if row.text is not None:
+                outcome, why = find_outcome(row.text, row.thing)
+                invents = float(bool(find_invented(row.text, samples[row.id], objects)))
             for name in OUTCOMES:
                 value = None if outcome is None else float(outcome == name)
-                rows.append({**about, "metric": name, "value": value, "reason": why})
-            invents = None
-            if row.text is not None:
-                invents = float(bool(find_invented(row.text, samples[row.id], objects)))
-            rows.append({**about, "metric": "invented", "value": invents, "reason": row.error})
+                rows.append({**labels, "metric": name, "value": value, "reason": why})
+            rows.append({**labels, "metric": "invented", "value": invents, "reason": row.error})
         return ScoreTable.from_rows(rows)
 
     def estimates(self, table: ScoreTable, folder: Any) -> pd.DataFrame:

@@ -1,13 +1,11 @@
-"""Questions about images as a task of another harness, and the answers in that harness's log.
+"""Writes questions about images as a task of another harness, and reads the answers in that harness's log.
 
-vlmevalkit  NAME.tsv: `index`, `image` (base64), `question`, `A`, `B` ..., `answer`, `category`. Put it
-            into $LMUData and give --data NAME. Source: github.com/open-compass/VLMEvalKit (0f27427e),
-            vlmeval/dataset/image_base.py and image_mcq.py: CustomMCQDataset reads `index`, `image`,
-            `question` and a column per letter, its evaluation `answer` and `category`.
+vlmevalkit  NAME.tsv in $LMUData: --data NAME. Source: ms-vlmeval 0.0.20, vlmeval/dataset/image_base.py
+            and image_mcq.py (CustomMCQDataset)
 lmms-eval   NAME.yaml and NAME.parquet: --include_path FOLDER --tasks NAME. Source: lmms-eval 0.7.3,
-            docs/task_guide.md and lmms_eval/api/task.py.
-inspect     eval.yaml and NAME.parquet: a data set of the hub, and a task by its id: inspect eval
-            hf/OWNER/DATASET. Source: inspect_ai 0.3, _eval/task/hf.py.
+            docs/task_guide.md and lmms_eval/api/task.py
+inspect     eval.yaml and NAME.parquet, as a data set of the hub: inspect eval hf/OWNER/DATASET. Source:
+            inspect_ai 0.3, _eval/task/hf.py
 
 `Question.key` identifies a question in VLMEvalKit's and inspect's logs; lmms-eval's logs have its place among
 the questions, which are written and read in the order of their keys.
@@ -18,6 +16,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +29,7 @@ import yaml
 from nein.engine import atomic
 from nein.loading.errors import UserError, message
 
-#: Files of answers that are logs.
-LOGS = (".xlsx", ".tsv", ".jsonl", ".json")
+LOGS = (".xlsx", ".tsv", ".jsonl", ".json")  # endings of log files
 FORMATS = ("vlmevalkit", "lmms-eval", "inspect")
 #: The prompt of NegVQA (section 4.1); lmms-eval and inspect are given it, VLMEvalKit has one for each model.
 PROMPT = "{question}\n{options}\nAnswer with the option's letter from the given choices directly."
@@ -61,15 +59,19 @@ class Question:
         return PROMPT.format(question=self.text, options="\n".join(lines))
 
 
-def _order(questions: Iterable[Question]) -> dict[str, Question]:
-    """Key -> question, by key: several runs of the same questions ask each of them once."""
+def _by_key(questions: Iterable[Question]) -> dict[str, Question]:
+    """Key -> question, in the order of keys; equal questions of several runs are one."""
     return dict(sorted({question.key: question for question in questions}.items()))
+
+
+# --- tasks ---------------------------------------------------------------------------------------------
 
 
 def write(questions: Iterable[Question], form: str, folder: Path, name: str) -> list[Path]:
     """Write the task `name` in the format `form` of FORMATS below `folder`; return its files. Raises
     UserError without a question."""
-    if not (questions := list(_order(questions).values())):
+    questions = [*_by_key(questions).values()]
+    if not questions:
         raise UserError("The run has no questions to export; give --data as in its own command.")
     atomic.make_folder(folder)
     if form == "vlmevalkit":
@@ -77,22 +79,21 @@ def write(questions: Iterable[Question], form: str, folder: Path, name: str) -> 
         path = folder / f"{name}.tsv"
         atomic.write_text(path, pd.DataFrame(rows).to_csv(sep="\t", index=False, lineterminator="\n"))
         return [path]
-    rows = [_parquet_row(question) for question in questions]
     data = folder / f"{name}.parquet"
-    _write_parquet(rows, data)
+    _write_parquet([_parquet_row(question) for question in questions], data)
     if form == "lmms-eval":
-        path, facts = folder / f"{name}.yaml", _lmms_eval(name, data)
+        path, facts = folder / f"{name}.yaml", _describe_lmms_eval(name, data)
     else:
-        path, facts = folder / "eval.yaml", _inspect(name)
+        path, facts = folder / "eval.yaml", _describe_inspect(name)
     atomic.write_text(path, yaml.safe_dump(facts, sort_keys=False, allow_unicode=True))
     return [path, data]
 
 
 def _tsv_row(question: Question) -> dict[str, str]:
     image = base64.b64encode(question.read_image()).decode()
-    options = dict(zip(LETTERS, question.options, strict=False))
-    about = {"index": question.key, "image": image, "question": question.text}
-    return {**about, **options, "answer": question.answer, "category": question.category}
+    row = {"index": question.key, "image": image, "question": question.text}
+    row |= zip(LETTERS, question.options, strict=False)
+    return {**row, "answer": question.answer, "category": question.category}
 
 
 def _parquet_row(question: Question) -> dict[str, Any]:
@@ -101,9 +102,9 @@ def _parquet_row(question: Question) -> dict[str, Any]:
     kind = {b"\x89PNG": "png", b"RIFF": "webp"}.get(content[:4], "jpeg")
     uri = f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
     image = {"bytes": content, "path": None}
-    about = {"key": question.key, "image": image, "image_uri": uri, "question": question.text}
-    choices = {"choices": list(question.options), "prompt": question.prompt}
-    return {**about, **choices, "answer": question.answer, "category": question.category}
+    row = {"key": question.key, "image": image, "image_uri": uri, "question": question.text}
+    row |= {"choices": list(question.options), "prompt": question.prompt}
+    return {**row, "answer": question.answer, "category": question.category}
 
 
 def _write_parquet(rows: list[dict[str, Any]], path: Path) -> None:
@@ -117,7 +118,7 @@ def _write_parquet(rows: list[dict[str, Any]], path: Path) -> None:
     atomic.write_bytes(path, buffer.getvalue())
 
 
-def _lmms_eval(name: str, data: Path) -> dict[str, Any]:
+def _describe_lmms_eval(name: str, data: Path) -> dict[str, Any]:
     return {
         "task": name,
         "dataset_path": "parquet",
@@ -136,7 +137,7 @@ def _lmms_eval(name: str, data: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _inspect(name: str) -> dict[str, Any]:
+def _describe_inspect(name: str) -> dict[str, Any]:
     fields = {"input": "prompt", "input_image": "image_uri", "target": "answer"}
     task = {
         "id": name,
@@ -155,20 +156,19 @@ def _inspect(name: str) -> dict[str, Any]:
 def read_answers(path: Path, questions: Iterable[Question]) -> dict[str, str]:
     """The answers of a log (inspect: of its first epoch) by the key of the question, "" where it has none.
 
-    .xlsx, .tsv  of VLMEvalKit: columns `index`, `prediction`, and `answer` if it has one
-    .jsonl       of lmms-eval --log_samples
-    .json        of inspect --log-format json
-    questions    All that the task was written of.
+    path       .xlsx or .tsv of VLMEvalKit, with the columns `index`, `prediction`, and maybe `answer`; .jsonl
+               of lmms-eval --log_samples; .json of inspect --log-format json.
+    questions  All questions of the task.
 
-    Raises UserError for a file without answers, or where questions or the order of options are others.
+    Raises UserError for a file without answers, or of other questions or another order of options.
     """
-    by_key = _order(questions)
-    readers = {".xlsx": _read_table, ".tsv": _read_table, ".jsonl": _read_samples, ".json": _read_inspect}
+    by_key = _by_key(questions)
+    readers = {".xlsx": _read_table, ".tsv": _read_table, ".jsonl": _read_lmms_eval, ".json": _read_inspect}
     if path.suffix not in readers or not path.is_file():
         raise UserError(f"There is no log '{path}'; give a file that ends in {', '.join(LOGS)}.")
     try:
         rows = [*readers[path.suffix](path, by_key)]
-    except (OSError, ValueError, KeyError, TypeError, IndexError, ImportError) as error:
+    except (OSError, ValueError, LookupError, TypeError, ImportError, zipfile.BadZipFile) as error:
         raise UserError(f"'{path}' cannot be read as a log: {message(error)}") from error
     if not rows:
         raise UserError(f"'{path}' has no answers.")
@@ -183,7 +183,7 @@ def read_answers(path: Path, questions: Iterable[Question]) -> dict[str, str]:
     return {key: text for key, _, text in rows}
 
 
-#: Key, right letter or None, and answer of every row of a log.
+#: Of every row of a log: the key of its question, the right letter or None, and the answer.
 LogRows = Iterator[tuple[str, str | None, str]]
 
 
@@ -196,7 +196,7 @@ def _read_table(path: Path, by_key: Mapping[str, Question]) -> LogRows:
     yield from zip(table["index"], right, table["prediction"], strict=True)
 
 
-def _read_samples(path: Path, by_key: Mapping[str, Question]) -> LogRows:
+def _read_lmms_eval(path: Path, by_key: Mapping[str, Question]) -> LogRows:
     keys = [*by_key]
     for line in path.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)

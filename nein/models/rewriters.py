@@ -1,4 +1,4 @@
-"""Rewriters: they reword an instruction before an editor gets it. `nein rewriters` measures their texts,
+"""Rewords an instruction before an editor gets it: `nein rewriters` measures the texts of these rewriters,
 `nein eval --mend rewrite:REWRITER` puts one before an editor.
 
 rule             `nein.wording.denials`: "The image has no X." -> "Remove the X."; plain `--mend rewrite`
@@ -57,7 +57,7 @@ class Rewording(NamedTuple):
 
 
 class Rewriter:
-    """Base class. chat: the model that it asks, if any."""
+    """Base class of rewriters. chat: the model that it asks, if any."""
 
     chat: Any = None
 
@@ -83,11 +83,14 @@ class RuleRewriter(Rewriter):
         return {"reads": "nein.wording.denials"}
 
     def rewrite(self, instructions: Sequence[str], images: Sequence[np.ndarray]) -> list[Rewording]:
-        texts = []
+        rewordings = []
         for instruction, reading in zip(instructions, denials.read(instructions), strict=True):
-            command = write_removal(" and the ".join(reading.absent)) if reading.absent else instruction
-            texts.append("" if reading.doubled and not reading.absent else command)
-        return [Rewording(text) for text in texts]
+            if reading.absent:
+                text = write_removal(" and the ".join(reading.absent))
+            else:
+                text = "" if reading.doubled else instruction
+            rewordings.append(Rewording(text))
+        return rewordings
 
 
 class FunctionRewriter(Rewriter):
@@ -100,13 +103,13 @@ class FunctionRewriter(Rewriter):
         return {"function": self.reference}
 
     def rewrite(self, instructions: Sequence[str], images: Sequence[np.ndarray]) -> list[Rewording]:
-        return [self._call(instruction) for instruction in instructions]
-
-    def _call(self, instruction: str) -> Rewording:
-        try:
-            return Rewording(str(self.function(instruction)))
-        except Exception as error:  # noqa: BLE001 - the user's code failed: the sample is unscored
-            return Rewording(None, reason(error), again=True)
+        rewordings = []
+        for instruction in instructions:
+            try:
+                rewordings.append(Rewording(str(self.function(instruction))))
+            except Exception as error:  # noqa: BLE001 - the user's code failed: the sample is unscored
+                rewordings.append(Rewording(None, reason(error), again=True))
+        return rewordings
 
 
 class PromptRewriter(Rewriter):
@@ -120,12 +123,14 @@ class PromptRewriter(Rewriter):
 
     def rewrite(self, instructions: Sequence[str], images: Sequence[np.ndarray]) -> list[Rewording]:
         requests = [llm.Request(PROMPT.format(sentence=instruction)) for instruction in instructions]
-        return [
-            Rewording(outcome.value.command.strip())
-            if outcome.value
-            else Rewording(None, f"{outcome.failure}, {outcome.reason}", outcome.failure in llm.SILENT)
-            for outcome in self.chat.complete(requests, Command)
-        ]
+        rewordings = []
+        for outcome in self.chat.complete(requests, Command):
+            if outcome.value:
+                rewordings.append(Rewording(outcome.value.command.strip()))
+            else:
+                error = f"{outcome.failure}, {outcome.reason}"
+                rewordings.append(Rewording(None, error, again=outcome.failure in llm.SILENT))
+        return rewordings
 
 
 class VendorRewriter(Rewriter):
@@ -139,13 +144,16 @@ class VendorRewriter(Rewriter):
 
     def rewrite(self, instructions: Sequence[str], images: Sequence[np.ndarray]) -> list[Rewording]:
         requests = [self.request.format(instruction=instruction) for instruction in instructions]
-        messages = [Message((self.system, *pair)) for pair in zip(images, requests, strict=True)]
+        pairs = zip(images, requests, strict=True)
+        messages = [Message((self.system, image, request)) for image, request in pairs]
         rewordings = []
         for completion in self.chat.complete(messages, Sampling(MAX_TOKENS)):
-            # diffusers treats an empty text as an error, too.
-            error = completion.error or (None if completion.text else ValueError("the text is empty"))
+            if completion.error is None and completion.text:
+                rewordings.append(Rewording(completion.text))
+                continue
+            error = completion.error or ValueError("the text is empty")  # an error in diffusers, too
             again = not isinstance(error, NoAnswer) or error.kind in llm.SILENT
-            rewordings.append(Rewording(None, reason(error), again) if error else Rewording(completion.text))
+            rewordings.append(Rewording(None, reason(error), again))
         return rewordings
 
 
@@ -174,7 +182,7 @@ def find_source(reference: str) -> str:
 def check(reference: str) -> None:
     """Check a reference without loading a model. Raises UserError or MetricError."""
     source = find_source(reference)
-    if source not in ("", reference):
+    if source and source != reference:
         llm.check(source)
     elif source and parse_reference(source).kind == "attribute":
         load_attribute(source)
@@ -186,7 +194,7 @@ def load(reference: str, *, services: Services | None, device: str, dtype: Any =
     """Load a rewriter. services: for a model behind an address. Raises UserError, MetricError."""
     check(reference)
     kind, source = reference.partition(":")[0], find_source(reference)
-    if not source:
+    if reference == "rule":
         return RuleRewriter()
     if source == reference:
         return FunctionRewriter(reference)

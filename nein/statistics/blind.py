@@ -1,7 +1,7 @@
-"""What the texts of a test give away: a blind baseline (language-only in VQA, hypothesis-only in NLI).
+"""Trains a blind baseline: the share of a test's questions that a reader of their texts alone gets right.
 
-A linear reader of words learns from the other images of the same file which options are right. It sees no
-image, and of a question one option at a time.
+It learns from the other images of the same file which words the right options have, and sees no image (in VQA
+a language-only baseline, in NLI hypothesis-only).
 """
 
 from __future__ import annotations
@@ -33,48 +33,44 @@ def read_blindly(
     scenes     (N,) what may not be in training and test at once: an image, or the pair that it belongs to.
     questions  (N,) texts; None where the options say it all.
 
-    TF-IDF of words and of pairs of neighbors (sublinear), logistic regression on "is this option right", five
-    folds by the scene's hash, so that neither order nor further questions move one between folds.
-    Raises ValueError with fewer scenes than fill two folds.
+    Features: TF-IDF of words and of pairs of neighbors (sublinear). Model: logistic regression on "is this
+    option right", one option at a time. Folds: by the scene's hash, so that neither order nor further
+    questions move a scene. Raises ValueError with fewer scenes than fill two folds.
     """
-    from scipy import sparse
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
 
-    if questions is None:
-        questions = [""] * len(options)
     fold_of_scene = {scene: choose_fold(scene) for scene in scenes}
     if len({*fold_of_scene.values()}) < 2:
         raise ValueError(f"{len(fold_of_scene)} scenes are too few for a reader that learns from the others.")
-    texts, right, owners = [], [], []  # one entry per option; owners: its question's index
-    for index, (question, choices) in enumerate(zip(questions, options, strict=True)):
+    # One entry per option: its terms, whether it is right, the index of its question.
+    texts, right, owners = [], [], []
+    for index, choices in enumerate(options):
         for number, option in enumerate(choices):
-            texts.append(_terms(question, option))
+            texts.append(_list_terms(questions[index] if questions else "", option))
             right.append(number == answers[index])
             owners.append(index)
     is_right = np.array(right)
     folds = np.array([fold_of_scene[scene] for scene in scenes])[owners]
+    # The score of every option, by a model of the other folds.
     scores = np.zeros(len(texts))
     for fold in np.unique(folds):
-        tested = folds == fold
-        learned = [text for text, test in zip(texts, tested, strict=True) if not test]
+        is_tested = folds == fold
+        learned = [texts[index] for index in np.flatnonzero(~is_tested)]
+        tested = [texts[index] for index in np.flatnonzero(is_tested)]
         if not any(learned):
             continue  # no word in the other folds: all scores stay 0, and options tie
-        vectors = TfidfVectorizer(analyzer=list, sublinear_tf=True)
         # Fitted on the other folds alone: document frequencies of all texts would tell of an option which of
         # its words the question's other options repeat (docs/explanation/findings.md).
-        train_vectors = vectors.fit_transform(learned)  # (options of the other folds, terms)
-        test_vectors: sparse.csr_matrix = vectors.transform(
-            [text for text, test in zip(texts, tested, strict=True) if test]
-        )
-        model = LogisticRegression(C=INVERSE_PENALTY, solver="liblinear").fit(
-            train_vectors, is_right[~tested]
-        )
-        scores[tested] = model.decision_function(test_vectors)
-    starts = np.flatnonzero(np.diff(owners, prepend=-1))  # of every question its first option
+        vectorizer = TfidfVectorizer(analyzer=list, sublinear_tf=True)
+        vectors = vectorizer.fit_transform(learned)  # (options of the other folds, terms), sparse
+        model = LogisticRegression(C=INVERSE_PENALTY, solver="liblinear").fit(vectors, is_right[~is_tested])
+        scores[is_tested] = model.decision_function(vectorizer.transform(tested))
+    # Of every question the share of its best options that are right.
     scores = scores.round(DIGITS)
-    best = scores == np.maximum.reduceat(scores, starts)[owners]
-    return np.add.reduceat(best & is_right, starts) / np.add.reduceat(best, starts)
+    starts = np.flatnonzero(np.diff(owners, prepend=-1))  # index of its first option
+    is_best = scores == np.maximum.reduceat(scores, starts)[owners]
+    return np.add.reduceat(is_best & is_right, starts) / np.add.reduceat(is_best, starts)
 
 
 def choose_fold(scene: str) -> int:
@@ -82,9 +78,9 @@ def choose_fold(scene: str) -> int:
     return int.from_bytes(hashlib.sha256(scene.encode()).digest()[:8], "big") % FOLDS
 
 
-def _terms(question: str, option: str) -> list[str]:
-    """Words and pairs of neighbors of an option; of a short one also with those of its question, for "yes"
-    alone says nothing."""
+def _list_terms(question: str, option: str) -> list[str]:
+    """Words and pairs of neighbors of an option; of a short one also those of its question, marked with it:
+    "yes" alone says nothing."""
     terms = _words_and_pairs(option)
     if question and len(option.split()) <= SHORT:
         terms += [f"{option.casefold()} | {term}" for term in _words_and_pairs(question)]

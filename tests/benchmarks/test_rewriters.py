@@ -94,7 +94,7 @@ def test_a_broken_image_leaves_its_sample_without_a_text_and_the_others_are_aske
 
     first, second = load("nano").samples[:2]
     broken = dataclasses.replace(first, sample_path=tmp_path / "none.png")
-    stage = Rewrite(blocks=Blocks.first(2, 2), samples=[broken, second], model=None, sees=True)
+    stage = Rewrite(blocks=Blocks.first(2, 2), samples=[broken, second], model=None, shows_images=True)
     vendor = rewriters.VendorRewriter(Echo(), "", "Edit: {instruction}")
     rows = stage.work(vendor, stage.read(0), ())["rewritten"]
     assert "the file is missing" in rows[0].error

@@ -92,7 +92,7 @@ def test_a_log_gives_the_answers_back(kind, tmp_path):
     ):
         with pytest.raises(UserError, match=error):
             harness.read_answers(path, others)
-    path.write_text("no log")
+    path.write_text("PK\x03\x04 no log")
     with pytest.raises(UserError, match="cannot be read as a log"):
         harness.read_answers(path, QUESTIONS)
     with pytest.raises(UserError, match=r"no log '.*\.csv'; give a file that ends in .xlsx"):
