@@ -110,8 +110,7 @@ class Checkpoints:
         for name, size in facts["bytes"].items():
             if not (folder / name).is_file() or (folder / name).stat().st_size != size:
                 raise UserError(f"'{folder / name}' is damaged; remove '{folder}' and rerun the command.")
-
-        # Weights, averages, losses: copied in place.
+        # Weights, averages, losses are copied in place.
         for name, tensors in self._list_tensors().items():
             stored = load_file(folder / f"{name}.safetensors")
             if stored.keys() != tensors.keys():
@@ -121,8 +120,7 @@ class Checkpoints:
                     tensor.copy_(stored[key])
         if state.average is not None:
             state.average.optimization_step = facts["average_steps"]
-
-        # Optimizer: scalars and tensors of each parameter number, joined again.
+        # Optimizer: scalars and tensors of each parameter number are joined again.
         scalars, groups = facts["optimizer"]["plain"], facts["optimizer"]["groups"]
         entries: dict[int, dict[str, Any]] = {int(number): dict(values) for number, values in scalars.items()}
         for name, value in load_file(folder / "optimizer.safetensors").items():
@@ -142,7 +140,6 @@ def _unwrap(optimizer: Any) -> Any:
 
 
 def _save(tensors: Tensors, file: Path) -> None:
-    """Write a file of safetensors and wait until it is on the disk."""
     save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, file)
     with file.open("rb") as stream:  # a full disk may be noticed only now
         os.fsync(stream.fileno())

@@ -83,13 +83,12 @@ def format_card(config: Learning, facts: Facts, head: list[str], title: str, par
 def add_words(tokenizer: Any, model: Any, words: Sequence[str]) -> int:
     """Add `words` to a fast tokenizer of transformers and the model's embeddings; returns how many are new.
 
-    A new row of the embeddings, and of an output layer, is the mean of the rows of the word's pieces. Words
-    that are one token already are skipped.
+    A new row of the embeddings, and of an output layer, is the mean of the rows of the word's pieces.
     """
     from tokenizers import AddedToken
 
     pieces = {word: tokenizer(f" {word}", add_special_tokens=False)["input_ids"] for word in words}
-    new = [word for word in words if len(pieces[word]) > 1]
+    new = [word for word in words if len(pieces[word]) > 1]  # the others are tokens already
     first = len(tokenizer)
     # lstrip takes the blank before the word, which byte-level tokenizers keep in it.
     tokenizer.add_tokens([AddedToken(word, single_word=True, lstrip=True, normalized=True) for word in new])

@@ -1,10 +1,9 @@
 """Store encoded features on disk, and compute the order in which training takes its examples.
 
-Used by both fine-tunings. `FeatureFiles` encodes images or sentences once, in blocks of entries:
-
     FOLDER/<kind>-<hash>.safetensors   tensors with a row per entry; the metadata list unreadable entries
 
-The hash is of the entries' keys: when an image file is replaced, its block is encoded again.
+Images or sentences are encoded once, in blocks. A block's name is a hash of its entries' keys: when an image
+file is replaced, its block is encoded again.
 """
 
 from __future__ import annotations
@@ -131,9 +130,8 @@ class FeatureFiles:
 
 # --- order of examples -----------------------------------------------------------------------------------
 class Passes:
-    """Endless stream of example indices; a position in it counts the examples taken by all processes. Each
-    pass takes the first `length` of `count` examples in a new order, drawn from the seed, the stream's name
-    and the number of the pass. Thread-safe."""
+    """Endless stream of example indices; a position counts the examples taken by all processes. Each pass
+    takes the first `length` of `count` in a new order, drawn from seed, name and pass. Thread-safe."""
 
     def __init__(self, count: int, length: int, name: str, seed: int) -> None:
         self.count, self.length, self.name, self.seed = count, length, name, seed

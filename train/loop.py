@@ -58,8 +58,7 @@ class Record:
         self._folder = RunFolder(self._out)
         self._command_start = self._entry_start = time.perf_counter()
         self._earlier_seconds = 0.0  # spent by earlier commands
-        # [sum of losses, steps] since the last log entry; part of a checkpoint.
-        self.losses = torch.zeros(2, dtype=torch.float64)  # (2,)
+        self.losses = torch.zeros(2, dtype=torch.float64)  # [sum, steps] since the last entry; checkpointed
         self._entry_steps = 0  # steps of this command since the last log entry
         self._gradient_norm = math.nan  # of the last step with a finite loss
         self._last_finite_step = -1
@@ -105,6 +104,7 @@ class Record:
         return atomic.read_lines(path) if path.exists() else []
 
     def complete(self) -> None:
+        """Mark the run as finished."""
         if self.session.processes.is_main:
             self._folder.update(status=COMPLETE)
 

@@ -65,8 +65,7 @@ _ID = int | str
 _IMAGE: Any = record({"id": _ID, "file_name": str})
 _CATEGORY: Any = record({"id": _ID, "name": str})
 _CAPTION: Any = record({"image_id": _ID})
-_BOX = NotRequired[tuple[float, float, float, float]]
-_OBJECT: Any = record({"image_id": _ID, "category_id": _ID, "bbox": _BOX})
+_OBJECT: Any = record({"image_id": _ID, "category_id": _ID, "bbox": NotRequired[Box]})
 _CAPTIONS = record({"annotations": list[_CAPTION], "images": list[_IMAGE]})
 _INSTANCES = record({"annotations": list[_OBJECT], "categories": list[_CATEGORY], "images": list[_IMAGE]})
 

@@ -29,7 +29,7 @@ from nein.loading.errors import Problems, UserError, near_match, unknown
 from nein.nano import data as nano_data
 from nein.nano import scope
 from nein.nano.data import FIELDS as FIELDS
-from nein.nano.scenes import SPLITS, is_nano, world
+from nein.nano.scenes import is_nano, world
 from nein.wording import families
 from nein.wording.families import DEPTH, OTHERS, find_named
 
@@ -269,8 +269,6 @@ def read_samples(
         if key not in (*FIELDS, *IMAGE_COLUMNS):
             raise unknown("field of --columns", key, (*FIELDS, *IMAGE_COLUMNS))
     if is_nano(data):
-        if data != scope.DATA and split not in SPLITS:
-            raise unknown("split", split, SPLITS)
         root = scope.ensure(split) if data == scope.DATA else nano_data.ensure(split, world=world(data))
         dataset, origin = load_folder(root, split=split), {"kind": "nano"}
     elif reference := hub.reference(data):

@@ -21,6 +21,7 @@ from pathlib import Path
 from PIL import Image
 
 from nein.engine import atomic
+from nein.loading.errors import UserError, unknown
 from nein.nano import scenes
 from nein.nano.scenes import CATEGORIES, NANO, SIZE, Scene, World, box, place, render, rng_for, sample_scene
 from nein.nano.sentences import captions
@@ -140,34 +141,31 @@ def ensure(
     root: str | os.PathLike[str] | None = None,
     world: World = NANO,
 ) -> Path:
-    """The folder of a split below `root` (default: the cache), drawn on first use. Raises ValueError."""
+    """The folder of a split below `root` (default: the cache), drawn on first use. Raises UserError."""
     if split not in scenes.SPLITS:
-        raise ValueError(f"unknown nano split {split!r}; choose one of {', '.join(scenes.SPLITS)}")
+        raise unknown("nano split", split, scenes.SPLITS)
     count = DEFAULT_SOURCES[split] if sources is None else sources
     if count < 1:
-        raise ValueError(f"the number of source images must be at least 1, not {count}")
+        raise UserError(f"The number of source images must be at least 1, not {count}.")
     name, parent = f"{world.name.replace(':', '-')}-{split}-{count}", None if root is None else Path(root)
     return draw_once(name, lambda to: write(to, split, count, world), proof=f"{split}.json", parent=parent)
 
 
 def draw_once(name: str, draw: Callable[[Path], None], *, proof: str, parent: Path | None = None) -> Path:
     """The folder `name` below `parent` (default: the user's cache), filled by `draw` on first use, once per
-    version of the world. proof: the file that `draw` writes last, so that its presence shows a complete
-    folder."""
+    version of the world. proof: the file that `draw` writes last; it shows that the folder is complete."""
     target = (parent or atomic.cache_root() / "data") / f"{name}-{world_version()}"
     return atomic.make_once(target, draw, proof)
 
 
 def write(root: Path, split: str, sources: int, world: World = NANO) -> None:
     """Write `sources` source scenes of `split` and their samples in the official layout."""
-    # Image file -> scene: sources, then samples.
     samples = list(iter_samples(split, sources, world))
     drawn_sources = [source_scene(split, index, world) for index in range(sources)]
     drawn_scenes = {f"coco_for_{split}/COCO_{k:012d}.png": scene for k, scene in enumerate(drawn_sources, 1)}
     drawn_scenes |= {f"nein_{split}/{sample.nein}.png": sample.sample for sample in samples}
     # Images, and COCO's instance annotations.
-    images: list[dict[str, object]] = []
-    instances: list[dict[str, object]] = []
+    images, instances = list[dict[str, object]](), list[dict[str, object]]()
     for image_id, (name, scene) in enumerate(drawn_scenes.items(), start=1):
         images.append({"id": image_id, "file_name": name, "width": SIZE, "height": SIZE})
         for item in scene.items:
@@ -178,11 +176,8 @@ def write(root: Path, split: str, sources: int, world: World = NANO) -> None:
             instances.append({**entry, "area": (x1 - x0) * (y1 - y0), "iscrowd": 0})
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(render(scene, world.style)).save(root / name, compress_level=1)
-    # Annotation files.
-    records = []
-    for sample in samples:
-        values = sample.coco, sample.caption, sample.negative, sample.generated, sample.nein
-        records.append(dict(zip(FIELDS, values, strict=True)))
+    values = [(one.coco, one.caption, one.negative, one.generated, one.nein) for one in samples]
+    records = [dict(zip(FIELDS, row, strict=True)) for row in values]
     categories = [{"id": number, "name": name} for number, name in enumerate(CATEGORIES, 1)]
     info = {"description": "nein nano world: drawn scenes", "split": split, "version": world_version()}
     truth = {"info": info, "images": images, "annotations": instances, "categories": categories}

@@ -10,13 +10,12 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 from nein.metrics.plurals import engine
 from nein.nano import scenes
 from nein.nano.scenes import CATEGORIES, LOOKS, NANO, PALETTE, SIZE, Item, Scene, World, rng_for, sample_scene
-from nein.wording.families import indefinite
+from nein.wording.families import indefinite, plural
 
 TABLES = json.loads(Path(__file__).with_name("wordings.json").read_text(encoding="utf-8"))
 #: Background -> nouns that are true of it, phrases of place ("on the grass"), views ("a green field").
@@ -26,11 +25,6 @@ PLACES: dict[str, tuple[list[str], list[str], list[str]]] = TABLES["places"]
 def names(category: str) -> tuple[str, ...]:
     """The category and its synonyms in captions, such as "hydrant"."""
     return (category, *TABLES["synonyms"].get(category, ()))
-
-
-@lru_cache(maxsize=4096)
-def plural(noun: str) -> str:
-    return engine().plural_noun(noun) or noun
 
 
 def _name_group(rng: random.Random, category: str, group: list[Item]) -> str:
@@ -133,10 +127,8 @@ def question_scene(split: str, index: int, world: World = NANO) -> Scene:
 def ask(
     rng: random.Random, scene: Scene, kind: str, world: World = NANO, wordings: Pairs | None = None
 ) -> Question | None:
-    """A random question of a kind with a known answer; None when the scene allows none.
-
-    wordings  Pairs to choose from (default: those of the world).
-    """
+    """A random question of a kind with a known answer; None when the scene allows none. wordings: the pairs
+    to choose from (default: those of the world)."""
     wording, thing, side = kind, "", ""
     counts = Counter(item.category for item in scene.items)
     single = [item for item in scene.items if counts[item.category] == 1 and item.category in world.named]
@@ -183,8 +175,7 @@ def ask(
 
 
 def _iter_relations(single: list[Item]) -> Iterator[tuple[str, str, list[str], list[str]]]:
-    """Yield (reference, direction, objects there, objects on the other side) for directions with an
-    object."""
+    """Yield (reference, direction, objects in it, objects in the opposite one), if the direction has any."""
     for reference in single:
         for side, (axis, sign) in SIDES.items():
             away = [((i.center[axis] - reference.center[axis]) * sign, i.category) for i in single]

@@ -1,7 +1,6 @@
 """Measure the error rates of a judge on known truth, correct estimates for them, and compare judges.
 
-Sensitivity is the share of present objects that the judge sees, specificity the share of absent objects that
-it does not see.
+Sensitivity is the share of present objects that the judge sees, specificity that of absent ones it does not.
 """
 
 from __future__ import annotations
@@ -96,11 +95,8 @@ def roc_auc(scores: Sequence[float], truth: Sequence[bool], clusters: Sequence[H
 def reliability(
     scores: Iterable[float], present: Iterable[bool], clusters: Iterable[Hashable], bins: int = 10
 ) -> tuple[list[tuple[float, Estimate]], float]:
-    """Reliability diagram of soft scores, and the expected calibration error.
-
-    Returns (mean score, share present) for each non-empty bin of equal width over [0, 1], and the mean
-    distance of the two, weighted by cases. Source: Naeini et al., AAAI 2015.
-    """
+    """Reliability diagram: (mean soft score, share present) of the non-empty bins of equal width over [0, 1];
+    and the expected calibration error: their mean distance, weighted by cases (Naeini et al., AAAI 2015)."""
     x = np.array([float(score) for score in scores])  # (N,)
     y, cluster_list = np.array(list(present), dtype=float), list(clusters)  # (N,) 1.0 for present
     bin_of = np.clip((x * bins).astype(int), 0, bins - 1)  # (N,)
@@ -139,13 +135,11 @@ def correct(
     judged: Estimate, judge: Rates, quantity: Literal["removal", "retention"] = "removal"
 ) -> Corrected:
     """Share of objects really gone, from the share r that the judge no longer sees: (r + Se - 1) /
-    (Se + Sp - 1), if the judge errs on edited images as often as in its calibration. Refused where
-    Se + Sp - 1 may be as low as `MIN_YOUDEN`. Source: Rogan & Gladen, American Journal of Epidemiology 107
-    (1978).
+    (Se + Sp - 1), if the judge errs on edited images as often as in its calibration. Refused if Se + Sp - 1
+    may be as low as `MIN_YOUDEN`. Source: Rogan & Gladen, American Journal of Epidemiology 107 (1978).
 
     For Retention, the share of objects still there, the two rates swap. Objects that the judge saw before the
-    edit are easier to see: the calibrated sensitivity is at best a lower bound, and a share that is too high
-    for it is refused.
+    edit are easier to see: sensitivity is then a lower bound, and a share too high for it is refused.
     """
     hit, reject = judge.specificity, judge.sensitivity  # P(counted | true), P(not counted | false)
     if quantity == "retention":
@@ -178,8 +172,7 @@ def correct_difference(judged: Estimate, judge: Rates) -> Corrected:
 
 
 def _clip_share(share_estimate: Estimate, impossible: str, n: int | None = None) -> Corrected:
-    """A share clipped to [0, 1], and its interval moved with it. Refused for the reason `impossible` if the
-    interval lies outside [0, 1]."""
+    """A share clipped to [0, 1], its interval moved with it; refused as `impossible` if that lies outside."""
     value, low, high = share_estimate.value, share_estimate.low, share_estimate.high
     assert low is not None
     assert high is not None
@@ -195,12 +188,10 @@ def prediction_powered(
 ) -> Corrected:
     """Mean of the truth in [0, 1], from a judge's verdicts on all samples and people's labels on some.
 
-    It is mean(label - w verdict) over the labelled samples, drawn at random, + w mean(verdict) over the
-    others, with the weight w of least variance; or the mean of the labels if its interval is narrower.
-    Source: Angelopoulos et al., "Prediction-powered inference", Science 382 (2023), and "PPI++",
-    arXiv:2311.01453.
+    mean(label - w verdict) over the labelled samples, drawn at random, + w mean(verdict) over the others,
+    with the weight w of least variance; or the mean of the labels if its interval is narrower. Source:
+    Angelopoulos et al., "Prediction-powered inference", Science 382 (2023), and "PPI++", arXiv:2311.01453.
     """
-    # Samples with label and verdict, samples with a verdict only, and the weight.
     scored = {key: value for key, value in judged.items() if value is not None}
     common = [key for key in labels if key in scored]
     if not common:
@@ -250,9 +241,8 @@ def _tune_weight(truth: np.ndarray, judged: np.ndarray, others: np.ndarray, numb
 
 
 def _labels_needed(labelled: Estimate, fixed: float, samples: int) -> int | None:
-    """Number of labels for a half-width of `TARGET_HALF_WIDTH`; None if `samples` do not suffice. The
-    half-width due to the labels shrinks with the root of their number; `fixed`, due to the other verdicts,
-    stays."""
+    """Number of labels for a half-width of `TARGET_HALF_WIDTH`; None if `samples` do not suffice. The part of
+    the labels shrinks with the root of their number, `fixed`, that of the other verdicts, does not."""
     remaining = TARGET_HALF_WIDTH**2 - fixed**2
     if remaining <= 0:
         return None

@@ -150,15 +150,9 @@ def _independent(
     n: float | None = None,
     graded: bool = False,
 ) -> _Independent:
-    """Effective size and standard error of an estimate.
-
-    parts   (n,) part of every value in the error; their sum is 0.
-    shares  (n,) weight of every value, of sum 1.
-    binary  See `effective_size`.
-    n       Size of an unpaired difference, whose sides may be alike in a cluster; default: Kish's size of
-            unequal weights.
-    graded  Whether values lie inside the range: the degrees of freedom are then those of t.
-    """
+    """parts: part of every value in the error of the estimate, (n,); shares: its weight, (n,), of sum 1;
+    binary, graded: see `effective_size`; n: size of an unpaired difference, whose sides may be alike in a
+    cluster (default: Kish's size of unequal weights)."""
     numbers = number_clusters(clusters)
     pulls, sizes = np.bincount(numbers, parts), np.bincount(numbers, shares)  # (G,), (G,)
     pulls, sizes = pulls[sizes > 0], sizes[sizes > 0]
@@ -174,11 +168,8 @@ def _independent(
 
 
 def estimate_bounded(value: float, pulls: np.ndarray, sizes: np.ndarray, n: float, low: float) -> Estimate:
-    """An estimate in [low, 1] that is not a mean (kappa, AUC), with Clopper-Pearson's interval.
-
-    pulls, sizes  (G,) each: the part of every cluster in the error, and its number of samples.
-    n             Number of yes/no samples with at most this variance.
-    """
+    """An estimate in [low, 1] that is not a mean (kappa, AUC). pulls, sizes: part of every cluster in its
+    error and number of its samples, (G,) each; n: number of yes/no samples with at most this variance."""
     scale, count = 1 - low, int(sizes.sum())
     share, error = (value - low) / scale, _robust_error(pulls / scale, 1.0)
     robust, binary = None if error is None else n * error**2, share * (1 - share)
@@ -373,9 +364,9 @@ def clopper_pearson(share: Any, n: Any) -> Ends:
 
 
 def bonett_price(up: Any, down: Any, n: Any) -> tuple[Any, Any]:
-    """Middle and standard error (not ends) of a paired difference up - down, the shares of +1 and -1 among n
-    pairs, with a pair added to each. Source: Bonett & Price, Journal of Educational and Behavioral Statistics
-    37 (2012)."""
+    """Middle and standard error (not ends) of a paired difference up - down, shares of +1 and -1 among n
+    pairs, a pair added to each. Source: Bonett & Price, J. of Educational and Behavioral Statistics 37
+    (2012)."""
     more, less = (np.multiply(up, n) + 1) / (n + 2), (np.multiply(down, n) + 1) / (n + 2)
     middle = more - less
     return middle, np.sqrt((more + less - middle**2) / (n + 2))

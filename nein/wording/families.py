@@ -131,8 +131,7 @@ def affirm(template: int | None, noun: str) -> str:
 
 
 def fill_template(template: str, named: Mapping[str, str], protocol: str) -> str:
-    """The template with its slots filled, beginning with a capital. named: slot -> object; protocol: see
-    `write_sentence`."""
+    """The sentence of a template, with a capital. named: slot -> object; protocol: see `write_sentence`."""
 
     def fill(slot: re.Match[str]) -> str:  # "{is S}" -> "are" for skis
         word, noun, many = slot.group(1) or "", named[slot.group(2)], slot.group(3)
@@ -202,9 +201,8 @@ def find_object(generated: str, negated: str) -> str:
 
 # --- negation in scope --------------------------------------------------------------------------------------
 # Six constructions, each a sentence and its twin, of which one is true. "no" denies the noun phrase,
-# "neither" and "nor" each of two; "not" before "all" denies the quantifier, not the statement about each
-# thing; "used to" names a state that has ended (Huddleston and Pullum, The Cambridge Grammar of the English
-# Language, 2002, chapter 9).
+# "neither" and "nor" each of two, "not" before "all" the quantifier; "used to" names a state that has ended
+# (Huddleston and Pullum, The Cambridge Grammar of the English Language, 2002, chapter 9).
 CONSTRUCTIONS = ("except_one", "neither_nor", "scoped", "not_all", "past", "clause")
 #: Construction -> whether the sentence, and its twin, have a denying word.
 DENIES = {
@@ -277,8 +275,8 @@ def plural(noun: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def add_article(noun: str, *, some: bool = False) -> str:
-    """The noun with "a" or "an" by sound: "a cat", "an hour", "a unicorn". Plurals and uncountables get no
-    article, or "some" if `some`."""
+    """ "a cat", "an hour", "a unicorn", by sound. Plurals and uncountables get "some" if `some`, else
+    nothing."""
     if is_plural(noun) or noun.split()[-1].lower() in UNCOUNTABLE:
         return f"some {noun}" if some else noun
     return f"{engine().a(noun.split()[0]).split()[0]} {noun}"

@@ -29,10 +29,10 @@ from nein.nano.scenes import (
     rng_for,
     sample_scene,
 )
-from nein.nano.sentences import PLACES, captions, names, plural
+from nein.nano.sentences import PLACES, captions, names
 from nein.train.editor_finetuning import drawn
 from nein.train.editor_finetuning.drawn import MIXTURES, Pair, draw_kind, move, write_instruction
-from nein.wording.families import indefinite
+from nein.wording.families import indefinite, plural
 
 _CHUNK = 500
 MARK = ("mark the {n} in red", "segment the {n}", "colour the pixels of the {n} red", "highlight the {n}")

@@ -17,8 +17,8 @@ from torch.nn import functional as F
 
 from nein.metrics.preprocess import CLIP_MEAN, CLIP_STD
 from nein.nano.scenes import BACKGROUNDS, CATEGORIES, SIZE, Scene, rng_for
-from nein.nano.sentences import PLACES, names, plural
-from nein.wording.families import indefinite
+from nein.nano.sentences import PLACES, names
+from nein.wording.families import indefinite, plural
 from research.nano.data import OTHER_NOUNS, chat_tokenizer, scene_pool, to_float
 from research.nano.editors import save_half
 from research.nano.job import Job, sized, step_count

@@ -14,10 +14,10 @@ from nein.metrics import choice_prompts, choices, letters, load_choices
 from nein.models.needs import model_needs
 from nein.models.references import resolve, slugify
 from nein.nano.scenes import Scene, place, render, rng_for, sample_scene
-from nein.nano.sentences import plural
 from nein.reporting.page import Section
 from nein.reporting.scores import ScoreTable
 from nein.reporting.tables import COUNTS, Column, Row, Table
+from nein.wording.families import plural
 
 SENTENCES = {"affirmed": "There are two {things}.", "denied": "There are no two {things}."}
 OPTIONS = ("yes", "no")

@@ -118,7 +118,7 @@ def test_nothing_half_written_is_left_when_drawing_fails(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("split", "sources", "said"),
-    [("test", 3, "split 'test'; choose one of train, dev, val"), ("val", 0, "must be at least 1, not 0")],
+    [("test", 3, "split 'test'. Allowed: train, dev, val"), ("val", 0, "must be at least 1, not 0")],
 )
 def test_an_unknown_split_and_a_count_below_one_are_named(split, sources, said, tmp_path):
     with pytest.raises(ValueError, match=said):

@@ -1,7 +1,6 @@
 """Load the training data of a CLIP, images with captions and images with questions, and read its batches.
 
-Examples and crops are functions of (seed, position); positions: see `train.features.Passes`. Image features
-of a frozen vision tower are encoded once and stored.
+Examples and crops are functions of (seed, position); positions: see `train.features.Passes`.
 """
 
 from __future__ import annotations
@@ -33,6 +32,8 @@ from nein.train.clip_finetuning.options import ClipConfig
 from nein.train.features import FeatureFiles, Passes, list_positions, stamp_files
 
 log = logging.getLogger(__name__)
+TRIES = 100  # records tried, from the first with an undecodable image
+BLOCK = 256  # images per feature file
 STAMPED = 100_000  # images, evenly spread, whose file sizes identify the data
 
 
@@ -73,7 +74,6 @@ def load(config: ClipConfig) -> Corpus:
     else:
         questions = official.read_questions(Path(config.questions))
     captions, questions = captions[: config.limit], questions[: config.limit]
-
     # Check that they fill a step.
     counts = {len(question.options) for question in questions}
     if len(counts) > 1:
@@ -90,13 +90,11 @@ def load(config: ClipConfig) -> Corpus:
                 f"A step needs {needed} {name}, but there are {count}; lower --batch-size and "
                 "--questions-per-step."
             )
-
     # Find the images; hash records and image files.
     root = Path(config.image_root) if config.image_root else None
     media: dict[Path | None, Media] = {}  # image folder -> its reader; None: drawn images
     digest = hashlib.sha256()
-    sizes: list[list[str]] = []
-    parts: list[Part] = []
+    sizes, parts = list[list[str]](), list[Part]()
     for file, records in ((config.captions, captions), (config.questions, questions)):
         folder = None if is_nano(file) else root or Path(file).parent
         if folder not in media:
@@ -155,14 +153,8 @@ class Members:
     correct: list[int]  # index of the right option of each question
 
 
-BLOCK = 256  # images per feature file
-
-
 class Features:
-    """Stored image features of a corpus: one (D,) float32 row per distinct image.
-
-    dual  The CLIP that encodes (`metrics.dual`); its fingerprint names the folder.
-    """
+    """Stored image features of a frozen vision tower, (D,) float32 for each distinct image of a corpus."""
 
     def __init__(self, corpus: Corpus, dual: Any, folder: Path | None) -> None:
         self._dual = dual
@@ -176,9 +168,8 @@ class Features:
                     self._numbers[key] = len(self._images)
                     self._images.append((part.media, record.image))
         folder = (folder or atomic.cache_root() / "clip-features") / dual.fingerprint
-        self._files = FeatureFiles(
-            folder, "pictures", len(self._images), key=self._key, read=self._read, size=BLOCK
-        )
+        count = len(self._images)
+        self._files = FeatureFiles(folder, "pictures", count, key=self._key, read=self._read, size=BLOCK)
 
     def _key(self, number: int) -> str:
         media, reference = self._images[number]
@@ -211,9 +202,6 @@ class Features:
     def read_rows(self, numbers: Sequence[int]) -> torch.Tensor:
         """Features of the images with these numbers, (N, D) float32 on the CPU."""
         return torch.stack([self._files.read_row(number, "rows") for number in numbers])
-
-
-TRIES = 100  # records tried, from the first with an undecodable image
 
 
 class Reader:
@@ -263,6 +251,7 @@ class Reader:
         raise UserError(f"An image cannot be read ({reason}); fix it, or pass --unreadable skip.")
 
     def _crop(self, image: Any, rng: random.Random) -> Any:
+        """The image or its number; with --augment crop, a random crop."""
         return random_crop(image, rng) if self._config.augment == "crop" else image
 
 

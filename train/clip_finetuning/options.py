@@ -1,7 +1,6 @@
 """Define and check the options of a CLIP's fine-tuning (`train/finetune_clip.py`).
 
 Precedence: command line > `--config FILE` > `--preset NAME` (`configs/train/clip-NAME.yaml`) > default.
-Nothing here imports torch, so that `--help` is immediate.
 """
 
 from __future__ import annotations

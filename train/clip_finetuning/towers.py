@@ -248,9 +248,8 @@ def choice_loss(
     """Mean cross-entropy over the C options of a question: () float32.
 
     image (B, D), options (B, C, D), correct (B,) int64. Logits are `scale` times the cosine under "fixed", as
-    in the paper, and times the dot product under "paper": the released code calls encode_image and
-    encode_text without `normalize=True` (process_mcq_batch in train.py of github.com/m1k2zoo/negbench @
-    2ac009b).
+    in the paper, and times the dot product under "paper": the released code does not normalize
+    (process_mcq_batch in train.py of github.com/m1k2zoo/negbench @ 2ac009b).
     """
     image, options = image.float(), options.float()
     if protocol == "fixed":

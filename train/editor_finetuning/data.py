@@ -31,13 +31,9 @@ class FilePair:
 
     sample: Sample
 
-    @property
-    def name(self) -> str:
-        return self.sample.id
-
     def key(self) -> str:
         """String that changes when a file is replaced (see `train.features`)."""
-        return f"{self.name} {stamp_files(self.sample.sample_path, self.sample.source_path)}"
+        return f"{self.sample.id} {stamp_files(self.sample.sample_path, self.sample.source_path)}"
 
     def read(self) -> tuple[np.ndarray, np.ndarray]:
         """F and I, each (H, W, 3) uint8 RGB. Raises ImageError."""
@@ -114,10 +110,7 @@ def load(config: TuneConfig, *, check_images: bool = True) -> Pairs:
 
 def _read_dataset(config: TuneConfig) -> Dataset:
     if is_nano(config.data):
-        try:
-            folder = nano_data.ensure(config.split, config.nano_sources, world=world(config.data))
-        except (ValueError, OSError) as error:
-            raise UserError(f"The nano data cannot be drawn: {error}.") from None
+        folder = nano_data.ensure(config.split, config.nano_sources, world=world(config.data))
         return load_folder(folder, split=config.split)
     return read_samples(config.data, split=config.split, columns=config.columns)
 

@@ -1,8 +1,7 @@
 """Draw affirmative edits of the nano world: source scene, instruction, target scene.
 
-They are the affirmative examples of a fine-tuning, and the training data of the nano editors. The mixture
-imitates real editors: told to add, they add, even a second object; told to remove, they remove; and a mere
-description ("the image has a dog") makes them add the object that it names.
+The mixture imitates real instruction editors: told to add, they add, even a second object; told to remove,
+they remove; and a mere description ("the image has a dog") makes them add the object that it names.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ import numpy as np
 from nein.nano import scenes
 from nein.nano.data import world_version
 from nein.nano.scenes import CATEGORIES, LOOKS, SIZE, Item, Scene, place, render, rng_for, sample_scene
-from nein.nano.sentences import names, plural
-from nein.wording.families import indefinite
+from nein.nano.sentences import names
+from nein.wording.families import indefinite, plural
 
 #: Kind of pair -> weight in the mixture.
 WEIGHTS = {
@@ -97,7 +96,7 @@ class Pair:
 
 
 def write_instruction(
-    rng: random.Random, template: str, category: str, *, other: str = "", color: str = ""
+    rng: random.Random, template: str, category: str, other: str = "", color: str = ""
 ) -> str:
     """Fill a template; up to two filler words are inserted, with probability 0.15 each."""
     noun = rng.choice(names(category)) if rng.random() < 0.1 else category
@@ -111,11 +110,8 @@ def write_instruction(
 
 
 def place_with_room(rng: random.Random, category: str, scene: Scene, usual: bool = False) -> Item | None:
-    """A new object at the one of 12 random positions with the largest gap to other objects and borders; None
-    if the scene is full.
-
-    usual  The object has its category's usual look and size, and 30 positions are tried.
-    """
+    """A new object, at the one of 12 random positions with the largest gap to objects and borders; None in a
+    full scene. usual: of its category's usual look and size, at one of 30 positions."""
     if len(scene.items) >= scenes.MAX_OBJECTS:
         return None
     best, largest = None, -math.inf
@@ -138,11 +134,8 @@ def draw_kind(rng: random.Random, weights: Mapping[str, float]) -> str:
 
 
 def sample_pair(rng: random.Random, kind: str, usual: bool = False) -> Pair:
-    """Draw a pair of a kind (a key of `WEIGHTS`). usual: see `place_with_room`.
-
-    The order of random numbers decides the nano data: keep it.
-    """
-    while True:  # until the scene allows an edit of this kind
+    """Draw a pair of a kind (a key of `WEIGHTS`). usual: see `place_with_room`."""
+    while True:  # until the scene allows an edit of this kind; the order of random numbers decides the data
         source = sample_scene(rng, rng.choice((1, 2, 2, 3, 3, 4)), CATEGORIES)
         category = rng.choice(source.categories)
         absent = [name for name in CATEGORIES if name not in source.categories]
@@ -208,11 +201,8 @@ def move(rng: random.Random, item: Item, quarters: int) -> Item:
 
 
 def draw_images(pair: Pair, rng: random.Random, style: str) -> tuple[np.ndarray, np.ndarray]:
-    """Source and target, each (64, 64, 3) uint8 RGB.
-
-    style  "clean", or "generated": in half of the pairs every object of the target moves by up to one pixel,
-           as in pairs from a generator.
-    """
+    """Source and target, each (64, 64, 3) uint8 RGB. style: "clean", or "generated": in half of the pairs
+    every object of the target moves by up to one pixel, as in pairs from a generator."""
     target = pair.target
     if style == "generated" and rng.random() < 0.5:
         target = replace(target, items=tuple(move(rng, item, 4) for item in target.items))
@@ -251,10 +241,8 @@ def draw_pairs(
     name = base.removeprefix("nano:")
     recipe = name if name in MIXTURES else "ip2p"
     weights, style = MIXTURES[recipe]
-    nouns = []  # names of the objects held out, singular and plural
-    for category in hold_out:
-        for noun in names(category):
-            nouns += [noun, plural(noun)]
+    nouns = [noun for category in hold_out for noun in names(category)]
+    nouns += [plural(noun) for noun in nouns]
     forbidden = re.compile(rf"\b(?:{'|'.join(map(re.escape, nouns))})\b", re.IGNORECASE)
     pairs = []
     for index in range(count):

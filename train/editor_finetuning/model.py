@@ -151,8 +151,7 @@ def compute_losses(
 
 # --- export ----------------------------------------------------------------------------------------------
 def export(config: TuneConfig, pipeline: Any, unet: Any, average: Any, facts: Facts) -> Path:
-    """Write OUT/model, a diffusers folder with a card; returns it. LoRA matrices are merged into the UNet and
-    also written to `lora/`."""
+    """Write OUT/model, a diffusers folder with a card; LoRA matrices are merged, and also in `lora/`."""
     with write_model(config.out_dir, facts, write_card(config, facts)) as draft:
         save_pipeline(pipeline, copy_averaged(unet, average), draft)
         if config.trainable == "lora":  # for `pipeline.load_lora_weights(folder)`

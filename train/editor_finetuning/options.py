@@ -1,8 +1,7 @@
 """Define and check the options of an editor's fine-tuning (`train/finetune_ip2p.py`).
 
 Precedence: command line > `--config FILE` > `--recipe NAME` (`configs/train/NAME.yaml`) > default.
-An `option` changes the trained weights, so a resumed run must keep it; a `setting` does not. Nothing here
-imports torch, so that `--help` is immediate.
+An `option` changes the trained weights, so a resumed run must keep it; a `setting` does not.
 """
 
 from __future__ import annotations
