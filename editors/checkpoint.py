@@ -40,9 +40,7 @@ logger = logging.getLogger(__name__)
 
 # --- InstructPix2Pix pipelines -------------------------------------------------------------------------
 
-_MODELS: dict[str, Any] = {
-    "unet": UNet2DConditionModel, "vae": AutoencoderKL, "text_encoder": CLIPTextModel,
-}  # fmt: skip
+_MODELS = {"unet": UNet2DConditionModel, "vae": AutoencoderKL, "text_encoder": CLIPTextModel}
 #: File in a converted pipeline that names its source.
 ORIGIN = "origin.json"
 

@@ -137,9 +137,7 @@ class DiffusersPipeline(Editor):
         kind = type(self._pipeline).__name__
         self._recipe = recipe = self.recipes[choose("pipeline class", kind, self.recipes)]
         if rewriter and not recipe.rewriter:
-            raise EditorError(
-                f"{kind} has no rewriter of its own; leave out rewriter, or pass --mend rewrite"
-            )
+            raise EditorError(f"{kind} has no rewriter of its own; omit rewriter, or pass --mend rewrite")
         if offload != "none" and not hasattr(self._pipeline, f"enable_{offload}_cpu_offload"):
             raise EditorError(f"{kind} is made of blocks and cannot be offloaded; leave out offload")
         self._rewriter = recipe.rewriter if rewriter else ""
@@ -150,8 +148,9 @@ class DiffusersPipeline(Editor):
             self._pipeline.is_cosxl_edit = True
             # The noise schedule is not in the file. Source: hf.co/spaces/multimodalart/cosxl, app.py.
             levels = {"sigma_min": 0.002, "sigma_max": 120.0, "sigma_data": 1.0}
-            kind_of_schedule = {"prediction_type": "v_prediction", "sigma_schedule": "exponential"}
-            self._pipeline.scheduler = diffusers.EDMEulerScheduler(**levels, **kind_of_schedule)
+            schedule = {"prediction_type": "v_prediction", "sigma_schedule": "exponential"}
+            self._pipeline.scheduler = diffusers.EDMEulerScheduler(**levels, **schedule)
+
         # --- settings of every call ---
         self._guidance: dict[str, float] = {}
         for setting, argument, scale in (
@@ -169,7 +168,8 @@ class DiffusersPipeline(Editor):
         self.resolution = (resolution or 1024) if has_resolution else None
         self.batch_size = batch_size if recipe.batched else 1
         self._lock = threading.Lock()  # one call at a time: the scheduler has state
-        # --- facts of the record, and the weights' device ---
+
+        # --- facts for `describe`, and the weights' device ---
         parts = self._pipeline.components
         modules = {key: part for key, part in parts.items() if isinstance(part, torch.nn.Module)}
         tokenizers = [part for part in parts.values() if hasattr(part, "get_vocab")]
@@ -271,14 +271,13 @@ class DiffusersPipeline(Editor):
                 if arguments.get(name, 1) <= 1:
                     arguments[name] = scale
         arguments |= {name: column if is_batch else column[0] for name, column in values.items()}
-        images = [
-            Image.fromarray(fit(request.image, size) if recipe.fit else request.image) for request in requests
-        ]
+        sources = [fit(request.image, size) if recipe.fit else request.image for request in requests]
+        images = [Image.fromarray(source) for source in sources]  # (H, W, 3) uint8
         if recipe.image:
-            source: Any = images if is_batch else images[0]
+            argument: Any = images if is_batch else images[0]
             for _ in range(recipe.nested):
-                source = [source]
-            arguments[recipe.image] = source
+                argument = [argument]
+            arguments[recipe.image] = argument
 
         # The call; a pipeline of blocks returns the rewriter's text in place of the prompt.
         texts: Sequence[str | None] = [None] * len(requests)

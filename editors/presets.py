@@ -58,10 +58,16 @@ _TABLE = yaml.load(
     getattr(yaml, "CSafeLoader", yaml.SafeLoader),  # ten times as fast as the pure-Python one
 )
 _FIELDS = {"class": "class_path", "options": "settings"}  # key of the file -> field
-_ROWS = [
-    EditorPreset(**{"name": name, "editor": name, **{_FIELDS.get(key, key): row[key] for key in row}})
-    for name, row in _TABLE["editors"].items()
-]
+
+
+def _make_row(name: str, row: Json) -> EditorPreset:
+    if "class" not in row:
+        row = {**_TABLE["templates"]["pipeline"], **row}
+    fields = {_FIELDS.get(key, key): value for key, value in row.items()}
+    return EditorPreset(**{"name": name, "editor": name, **fields})
+
+
+_ROWS = [_make_row(name, row) for name, row in _TABLE["editors"].items()]
 #: Editors without a model, by name.
 BASIC = {row.name: row for row in _ROWS if not row.preset}
 #: Rows of editors with a model, by name.

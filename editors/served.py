@@ -107,9 +107,8 @@ class ServedEditor(RemoteEditor):
         if request.negative_prompt:
             body["negative_prompt"] = request.negative_prompt
         try:
-            reply = self._service.send(
-                self.path, body, image=None if self.draws else encode_png(request.image)
-            )
+            png = None if self.draws else encode_png(request.image)
+            reply = self._service.send(self.path, body, image=png)
             image = read_image(reply)
         except NoAnswer as failure:
             refused, transient = failure.kind == WITHHELD, failure.transient

@@ -40,9 +40,7 @@ class EditorChoice:
     name: str  # as the user wrote it, with the remedy
     slug: str  # its folder in a run: its name, or the end of its path or hub id
     row: str  # argument of `editors.get_editor`
-    checkpoint: str | None = (
-        None  # model reference of the table or the user; None for editors without a model
-    )
+    checkpoint: str | None = None  # reference of the table or the user; None for editors without a model
     revision: str | None = None  # of the checkpoint
     options: Json = field(default_factory=dict)  # settings of the row, overridden by the command line
     instance: Any = None  # an editor in memory, from Python, or `ExternalEdits`
@@ -212,9 +210,8 @@ def resolve_editors(
     for choice in choices:
         twins = [repr(other.name) for other in choices if other.slug == choice.slug]
         if len(twins) > 1:
-            raise UserError(
-                f"{' and '.join(twins)} have the same name, '{choice.slug}'; rename one: NAME=EDITOR."
-            )
+            both = " and ".join(twins)
+            raise UserError(f"{both} have the same name, '{choice.slug}'; rename one: NAME=EDITOR.")
     return choices
 
 

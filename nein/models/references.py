@@ -106,9 +106,7 @@ def digest_model(reference: str) -> str:
 
     if parsed.is_code:
         points = entry_points(group=JUDGE_PLUGINS, name=parsed.name) if parsed.kind == "plugin" else ()
-        attribute = next(
-            (point.value for point in points), reference
-        )  # module:attribute or FILE.py:attribute
+        attribute = next((point.value for point in points), reference)  # module:NAME or FILE.py:NAME
         module = attribute.rpartition(":")[0]
         spec = None if module.endswith(".py") else importlib.util.find_spec(module)
         file = Path(spec.origin or "") if spec else expand_user(module)

@@ -348,7 +348,7 @@ def test_what_the_installed_class_leaves_out_is_a_warning(folder_of, tmp_path, c
         ("OmniGenPipeline", {"offload": "model"}, "needs a GPU"),
         ("OmniGenPipeline", {"resize": "r64"}, "Unknown option 'resize'"),
         ("FluxKontextPipeline", {"image_guidance_scale": 2.0}, "has no image_guidance_scale"),
-        ("FluxKontextPipeline", {"rewriter": True}, "has no rewriter of its own; leave out rewriter"),
+        ("FluxKontextPipeline", {"rewriter": True}, "has no rewriter of its own; omit rewriter"),
     ],
 )
 def test_impossible_settings_are_refused_in_a_sentence(name, option, expected, build):

@@ -17,12 +17,13 @@ from nein.metrics.letters import LETTERS, parse
 from nein.wording.denials import remove_denial
 
 Replies = list[list[Reply]]  # a row per image, a reply per question
+Scorings = Sequence[str]
 NOT_TWO = "only of two options can the other be taken"
 
 # --- flip ------------------------------------------------------------------------------------------------
 
 
-def _flip(model: Any, images: Images, questions: Questions, scorings: Sequence[str], wording: str) -> Replies:
+def _flip(model: Any, images: Images, questions: Questions, scorings: Scorings, wording: str) -> Replies:
     """Asks negated questions without their negation, and takes the other option."""
     affirmative = [[_remove_denial(question, wording) for question in row] for row in questions]
     replies = answer_each(model, images, affirmative, scorings)
@@ -59,7 +60,7 @@ NO_PROBABILITIES = "no probabilities of letters, by which a pair could be made c
 
 
 def _make_consistent(
-    model: Any, images: Images, questions: Questions, scorings: Sequence[str], wording: str
+    model: Any, images: Images, questions: Questions, scorings: Scorings, wording: str
 ) -> Replies:
     """Gives a question and its negation different letters, in the likelier of the two ways."""
     replies = answer_each(model, images, questions, sorted({*scorings, "logprob"}))
@@ -70,7 +71,7 @@ def _make_consistent(
 
 
 def _make_pair_consistent(
-    first: Reply, second: Reply, question: ChoiceQuestion, scorings: Sequence[str]
+    first: Reply, second: Reply, question: ChoiceQuestion, scorings: Scorings
 ) -> list[Reply]:
     """Two replies, to the question and its negation."""
     failure = first.error or second.error or ("" if question.options == 2 else NOT_TWO)
@@ -95,9 +96,7 @@ STEPS = "Let's think step by step."
 _THEREFORE = "\nTherefore, the letter of the answer is"
 
 
-def _think(
-    model: Any, images: Images, questions: Questions, scorings: Sequence[str], wording: str
-) -> Replies:
+def _think(model: Any, images: Images, questions: Questions, scorings: Scorings, wording: str) -> Replies:
     """Asks twice: first for thoughts, then for the letter, with those thoughts in the prompt."""
     first_questions = [[_append_to_prompt(question, STEPS) for question in row] for row in questions]
     thoughts = answer_each(model, images, first_questions, ["generated"])
@@ -125,7 +124,7 @@ def _append_to_prompt(question: ChoiceQuestion, text: str) -> ChoiceQuestion:
 # --- all remedies ----------------------------------------------------------------------------------------
 
 #: Name -> its function of (model, images, questions, scorings, wording).
-REMEDIES: dict[str, Callable[[Any, Images, Questions, Sequence[str], str], Replies]] = {
+REMEDIES: dict[str, Callable[[Any, Images, Questions, Scorings, str], Replies]] = {
     "flip": _flip,
     "consistent": _make_consistent,
     "chain-of-thought": _think,  # zero-shot, arXiv:2205.11916
@@ -146,7 +145,7 @@ class WithRemedy:
     def describe(self) -> Json:
         return {**self._model.describe(), "mended": self._remedy}
 
-    def answer(self, images: Images, questions: Questions, scorings: Sequence[str]) -> Replies:
+    def answer(self, images: Images, questions: Questions, scorings: Scorings) -> Replies:
         """See `metrics.choices`; "consistent" takes questions in pairs."""
         return REMEDIES[self._remedy](self._model, images, questions, scorings, self._wording)
 
