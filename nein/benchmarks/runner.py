@@ -226,8 +226,7 @@ class Benchmark:
         the same folders. Raises UserError, EditorError or MetricError."""
         out, trackers = config.out_dir, getattr(config, "trackers", [])
         if executor.is_main:
-            if trackers:
-                tracking.check(trackers)
+            tracking.check(trackers)
             for path in find_runs(out):
                 if (other := Folder(path).entries().get("benchmark", self.name)) != self.name:
                     raise UserError(f"'{out}' holds runs of {other}; choose another --out.")

@@ -1,7 +1,8 @@
-"""The samples of a page: an index of all samples, and chunks with images and details.
+"""Makes the part of a page that shows samples: cards to search, filter and order, with images and details.
 
-The index is enough to search, filter and order. Chunks that exceed the budget of the page become script
-files, which a browser loads from disk without a server.
+Parts: what a caller describes; the part, as an index of all samples, enough to search, filter and order, and
+chunks with images and details; thumbnails. Chunks that exceed the budget of the page become script files,
+which a browser loads from disk without a server.
 """
 
 from __future__ import annotations
@@ -22,28 +23,26 @@ from nein.engine.folder import sample_seed
 from nein.reporting import page
 from nein.reporting.page import Part
 
-CHUNK = 32
+# --- members, measures, cards ----------------------------------------------------------------
+
+Thumbnail = str | dict[str, str]  # an image as a data URI, or {"none": why there is none}
 
 
 class Cell(NamedTuple):
-    """The answer of one member: text, a fainter remark, and its mark, "right", "wrong" or "none"."""
+    """The answer of one member."""
 
     text: str
-    aside: str = ""
-    mark: str = ""
+    aside: str = ""  # a fainter remark
+    mark: str = ""  # "right", "wrong" or "none"
 
 
 @dataclass(frozen=True)
 class Member:
-    """A model, or a run of an editor.
-
-    names  Lines below its image (default: the label).
-    peer   Whether it counts in disagreements; not with another instruction, say.
-    """
+    """A model, or a run of an editor."""
 
     label: str
-    names: Sequence[str] = ()
-    peer: bool = True
+    names: Sequence[str] = ()  # lines below its image (default: the label)
+    peer: bool = True  # whether it counts in disagreements; not with another instruction, say
 
 
 @dataclass(frozen=True)
@@ -64,18 +63,16 @@ class Measure:
 
 @dataclass(frozen=True)
 class CardReply:
-    """The reply of one member to one sample: `cells` on the card, below `Samples.heads`; in the dialog a
-    `line` and `rows`, below `Samples.columns`, of texts or values that a script formats.
-
-    size, boxes  (width, height) of its image; boxes of a detector: (label, x0, y0, x1, y1).
-    """
+    """The reply of one member to one sample; an empty field is left out of the page."""
 
     picture: Thumbnail | None = None
-    size: Sequence[int] = ()
-    boxes: Sequence[Sequence[Any]] = ()
-    cells: Sequence[Cell] = ()
-    line: str = ""
-    rows: Sequence[Sequence[Any]] = ()
+    size: Sequence[int] = ()  # (width, height) of its image, in pixels
+    boxes: Sequence[Sequence[Any]] = ()  # of a detector: (label, x0, y0, x1, y1), in pixels
+    cells: Sequence[Cell] = ()  # on the card, below `Samples.heads`
+    line: str = ""  # in the dialog
+    rows: Sequence[
+        Sequence[Any]
+    ] = ()  # in the dialog, below `Samples.columns`: texts, or values for a script
 
 
 @dataclass(frozen=True)
@@ -99,26 +96,23 @@ class Card:
 
 @dataclass(frozen=True)
 class Samples:
-    """Settings of all samples of a page.
-
-    chosen   The measure that is chosen at first.
-    rivals   Two measures that should agree, and the words for samples where they do not.
-    spread   The words for samples where members disagree.
-    words    Names of a sample, a member and a measure.
-    heads, columns   Heads of the cells of cards, and of the dialog's tables.
-    boxes    Whether replies have boxes, which are drawn on demand.
-    """
+    """Settings of all samples of a page."""
 
     members: Sequence[Member]
     measures: Sequence[Measure]
-    chosen: str = ""
-    rivals: tuple[str, str, str] | None = None
-    spread: str = "Models disagree"
-    words: tuple[str, str, str] = ("samples", "Model", "Measure")
-    heads: Sequence[str] = ()
-    columns: Sequence[str] = ()
-    page: int = 12
-    boxes: bool = False
+    chosen: str = ""  # the measure that is chosen at first
+    rivals: tuple[str, str, str] | None = None  # two measures that should agree; button: samples where not
+    spread: str = "Models disagree"  # button: samples where members disagree
+    words: tuple[str, str, str] = ("samples", "Model", "Measure")  # for samples, a member, a measure
+    heads: Sequence[str] = ()  # of the cells of cards
+    columns: Sequence[str] = ()  # of the dialog's tables
+    page: int = 12  # cards per page
+    boxes: bool = False  # whether replies have boxes, which are drawn on demand
+
+
+# --- the part of the page --------------------------------------------------------------------
+
+CHUNK = 32  # cards, about a megabyte
 
 
 def make_browser(
@@ -135,44 +129,53 @@ def make_browser(
     whose chunks are files if they exceed `budget` bytes; None: all are inside."""
 
     def make_values() -> dict[str, Any]:
-        index = list[Card]()
-        chunks = _chunks(cards(), index)
+        index = list[Card]()  # filled while chunks are read
+        chunks = _encode_chunks(cards(), index)
         inside = (
             page.write_chunks(out, chunks, budget) if out else [Markup(chunk.decode()) for chunk in chunks]
         )
-        facts = {**vars(samples), "chosen": samples.chosen or next((m.name for m in samples.measures), "")}
-        facts |= {f"{key}s": [getattr(card, key) for card in index] for key in ("id", "title", "aside")}
-        facts |= {"values": [card.values for card in index], "facets": _facets(index), "chunk": CHUNK}
-        facts["folder"] = page.chunk_folder(out).name if out else ""
+        facts = {
+            **vars(samples),
+            "chosen": samples.chosen or (samples.measures[0].name if samples.measures else ""),
+            "ids": [card.id for card in index],
+            "titles": [card.title for card in index],
+            "asides": [card.aside for card in index],
+            "values": [card.values for card in index],
+            "facets": _list_facets(index),
+            "chunk": CHUNK,
+            "folder": page.chunk_folder(out).name if out else "",
+        }
         values = {"note": note, "boxes": samples.boxes, "index": page.script_json(facts)}
         return {**values, "chunks": inside, "outside": bool(index) and not inside}
 
     return Part("cards", title, make_values, scripts)
 
 
-def _chunks(cards: Iterable[Card], index: list[Card]) -> Iterator[bytes]:
-    """Details of `CHUNK` cards at a time, as JSON (about a megabyte). index: gets the fields of every card
-    for search, filters and order."""
+def _encode_chunks(cards: Iterable[Card], index: list[Card]) -> Iterator[bytes]:
+    """Yields the details of `CHUNK` cards at a time, as JSON. index: gets every card without its details."""
     coming = iter(cards)
     while part := [*itertools.islice(coming, CHUNK)]:
         index += [replace(card, pictures=(), lines=(), said=()) for card in part]
         details = []
-        for card in part:  # replies without empty fields
-            replies = [
-                reply and {key: value for key, value in vars(reply).items() if value} for reply in card.said
-            ]
+        for card in part:
+            replies = []
+            for reply in card.said:
+                fields = vars(reply).items() if reply else ()
+                replies.append({key: value for key, value in fields if value} if reply else None)
             details.append({"pictures": card.pictures, "lines": card.lines, "said": replies})
         yield page.script_bytes(details)
 
 
-def _facets(cards: Sequence[Card]) -> list[dict[str, Any]]:
+def _list_facets(cards: Sequence[Card]) -> list[dict[str, Any]]:
     """Every facet with its entries and, per card, the indices of its entries ("of")."""
     facets = []
     for name in dict.fromkeys(name for card in cards for name, entries in card.facets.items() if entries):
-        of_cards = [card.facets.get(name, ()) for card in cards]
-        indices = {entry: place for place, entry in enumerate(dict.fromkeys(itertools.chain(*of_cards)))}
-        chosen = [[indices[entry] for entry in of_card] for of_card in of_cards]
-        facets.append({"name": name, "entries": [*indices], "of": chosen})
+        indices: dict[str, int] = {}  # entry -> its index, in order of appearance
+        of_cards = []
+        for card in cards:
+            entries = card.facets.get(name, ())
+            of_cards.append([indices.setdefault(entry, len(indices)) for entry in entries])
+        facets.append({"name": name, "entries": [*indices], "of": of_cards})
     return facets
 
 
@@ -182,36 +185,43 @@ def choose_ids(ids: Sequence[str], limit: int) -> list[str]:
     return [identity for identity in ids if identity in chosen]
 
 
-Thumbnail = str | dict[str, str]  # an image as a data URI, or {"none": why there is none}
-_AHEAD = 64  # samples whose files are read in advance
+# --- thumbnails ------------------------------------------------------------------------------
 
 
-def make_thumbnail(picture: np.ndarray, side: int, quality: int = 75) -> Thumbnail:
+def make_thumbnail(image: np.ndarray, side: int, quality: int = 75) -> Thumbnail:
     """The thumbnail of an image, (H, W, 3) uint8, with sides of at most `side` pixels."""
-    return _uri(images.encode_thumbnail(picture, side, quality))
+    return _encode_uri(images.encode_thumbnail(image, side, quality))
 
 
 def read_thumbnail(path: Path, side: int) -> Thumbnail:
+    """The thumbnail of an image file."""
     try:
-        return _uri(images.read_thumbnail(path, side))
+        return _encode_uri(images.read_thumbnail(path, side))
     except images.ImageError as error:
         return {"none": str(error).rpartition(": ")[2]}
 
 
-def _uri(data: bytes) -> str:
+def _encode_uri(data: bytes) -> str:
     kind = "webp" if data.startswith(b"RIFF") else "jpeg"
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+
+
+_AHEAD = 64  # samples whose files are read in advance
 
 
 def read_thumbnails(
     samples: Iterable[Sequence[str | dict[str, str]]], side: int
 ) -> Iterator[list[Thumbnail]]:
-    """The thumbnails of every sample, in order; threads read the files. side 0: none."""
+    """Yields the thumbnails of every sample, in order; threads read the files. side 0: none. samples: of each
+    the paths of its images, or {"none": why there is none}."""
+    if not side:
+        yield from ([] for _ in samples)
+        return
     coming = iter(samples)
     with ThreadPoolExecutor(machine.count_cores()) as pool:
         while part := [*itertools.islice(coming, _AHEAD)]:
-            paths = dict.fromkeys(p for sample in part for p in sample if side and isinstance(p, str))
+            paths = dict.fromkeys(path for sample in part for path in sample if isinstance(path, str))
             read = pool.map(lambda path: read_thumbnail(Path(path), side), paths)
             thumbnails = dict(zip(paths, read, strict=True))
             for sample in part:
-                yield [thumbnails[p] if isinstance(p, str) else p for p in sample] if side else []
+                yield [thumbnails[path] if isinstance(path, str) else path for path in sample]

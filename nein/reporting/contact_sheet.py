@@ -1,5 +1,7 @@
-"""Draws a grid of images with titles, column heads and verdicts. A PNG has images scaled to their cells; a
-PDF or SVG has text as text and images at full size."""
+"""Draws a grid of images with titles, column heads and verdicts, as a PNG, PDF or SVG file.
+
+A PNG has images scaled to their cells; a PDF or SVG has text as text and images at full size.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +18,16 @@ from matplotlib.patches import FancyBboxPatch
 from PIL import Image
 
 GREEN, RED, GREY, INK, FAINT = "#1b7f3b", "#b3261e", "#6b7280", "#111827", "#e5e7eb"
-PANEL, MARKED = "#f3f4f6", "#fdf0c8"
+PANEL, MARKED = "#f3f4f6", "#fdf0c8"  # behind a message, behind a highlighted row or column
 MARGIN, GAP = 24, 14  # pixels around the sheet and between cells
 _LETTER, _LINE = 0.62, 1.4  # mean width of a letter and height of a line, in font sizes
-#: Text stays text, which a reader can search and copy; Verdana is as wide where DejaVu is not installed.
+#: Text stays text in SVG and PDF. Verdana has the widths of DejaVu, for readers without it.
 _STYLE: Any = {"svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "nein"} | {
     "text.parse_math": False,
     "text.hinting": "none",
     "font.sans-serif": ["DejaVu Sans", "Verdana", "sans-serif"],
 }
-#: Metadata that is omitted, so that equal sheets are equal bytes.
+#: Metadata that is omitted, since equal sheets are to be equal bytes.
 _OMITTED_FIELDS = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}
 
 

@@ -1,7 +1,8 @@
-"""Human labels: the page on which raters label items, the CSV files that it saves, and the raters' agreement.
+"""Writes pages on which people label items, reads the CSV files that these save, and measures agreement.
 
-A sheet is the content of one page. The page shows one item at a time, works without a network, keeps answers
-in the browser and saves them as CSV, a line per item: `COLUMNS`, then an answer per question, empty for none.
+Parts: the page; the files; agreement and work of the raters, with tables. A sheet is the content of one page,
+which shows one item at a time, works without a network, keeps answers in the browser and saves them as CSV: a
+line per item, with `COLUMNS` and an answer per question, empty for none.
 """
 
 from __future__ import annotations
@@ -23,42 +24,47 @@ from nein.reporting.tables import Column, Row, Table, count, value
 from nein.statistics import calibration
 from nein.statistics.estimates import pairs
 
-COLUMNS = ("sheet", "items", "rater", "item", "seconds", "note")
 UNSURE = "cannot tell"  # an answer, but not a label
 
-Label = dict[str, str]  # a line of a CSV file: column -> cell
+# --- the page --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question with its answers: word in the file -> text of the button."""
+    """A question about an item."""
 
-    key: str
+    key: str  # its column in the file
     text: str
-    answers: Mapping[str, str]
+    answers: Mapping[str, str]  # word in the file -> text of the button
 
 
 @dataclass(frozen=True)
 class Item:
-    """One item to label. id: reveals nothing to the rater; heads, rows: a table below the images."""
+    """One item to label."""
 
-    id: str
+    id: str  # reveals nothing to the rater
     title: str
     pictures: Sequence[tuple[str, Thumbnail]]
-    heads: Sequence[str] = ()
+    heads: Sequence[str] = ()  # of a table below the images
     rows: Sequence[Sequence[str]] = ()
 
 
 def write_page(
     path: Path, title: str, guide: str, questions: Sequence[Question], items: Sequence[Item]
 ) -> str:
-    """Write the page of a sheet; guide: what raters read first. Returns the sheet's name, a content hash."""
+    """Writes the page of a sheet; guide: what raters read first. Returns the sheet's name, a content hash."""
     fields = [{**asdict(question), "answers": [*question.answers.items()]} for question in questions]
     facts: dict[str, Any] = {"questions": fields, "items": [*map(asdict, items)]}
     facts["sheet"] = hashlib.sha256(page.script_bytes(facts)).hexdigest()[:12]
     part = page.Part("labels", "Labels", lambda: {"facts": page.script_json(facts)})
     atomic.write_text(path, page.render(page.Page(title, guide, parts=[part])))
     return str(facts["sheet"])
+
+
+# --- the files -------------------------------------------------------------------------------
+
+COLUMNS = ("sheet", "items", "rater", "item", "seconds", "note")  # items: their number on the page
+Label = dict[str, str]  # a line of a CSV file: column -> cell
 
 
 def read_answers(
@@ -71,7 +77,8 @@ def read_answers(
     file_of: dict[tuple[str, str], Path] = {}  # (rater, item) -> its file
     for file in files:
         for row in _read_file(file, questions):
-            if row["sheet"] not in (sheets or {rows[0]["sheet"] if rows else row["sheet"]}):
+            sheets = sheets or {row["sheet"]}
+            if row["sheet"] not in sheets:
                 raise UserError(f"'{file}' has labels of another sheet, {row['sheet']!r}; leave it out.")
             if first := file_of.get((row["rater"], row["item"])):
                 raise UserError(
@@ -86,6 +93,7 @@ def read_answers(
 
 
 def _read_file(file: Path, questions: Sequence[Question]) -> list[Label]:
+    """The rows of one file, which must be complete, of one sheet and by one rater."""
     lines = atomic.read_csv(file, (*COLUMNS, *(question.key for question in questions)))
     for line, row in lines:
         for question in questions:
@@ -105,6 +113,9 @@ def _read_file(file: Path, questions: Sequence[Question]) -> list[Label]:
     return rows
 
 
+# --- agreement and work of the raters --------------------------------------------------------
+
+
 def measure_agreement(
     rows: Sequence[Mapping[str, str]], questions: Sequence[Question], cluster_of: Mapping[str, Hashable]
 ) -> Iterator[Figure]:
@@ -120,7 +131,7 @@ def measure_agreement(
         }
         labels: Figure = {"task": "people", "metric": question.key}
         for first, second in itertools.combinations(raters, 2):
-            # Codes of the items that the two raters share: (n,) float64 each.
+            # Codes of the items that both labelled: (N,) float64 each.
             first_codes, second_codes, clusters = pairs(answers[first], answers[second], cluster_of)
             if estimate := statistics.bounded_mean(first_codes == second_codes, clusters):
                 labels["group"] = f"{first}, {second}"
@@ -135,7 +146,7 @@ def measure_agreement(
 def describe_raters(
     rows: Sequence[Label], questions: Sequence[Question], gold: Mapping[str, str]
 ) -> Iterator[Figure]:
-    """Work of each rater (task "raters"): count of labelled items, share of "cannot tell", and share of right
+    """Work of each rater (task "raters"): number of labelled items, share of "cannot tell", share of right
     answers to the first question on items of known truth. gold: item -> the right answer."""
     for rater in dict.fromkeys(row["rater"] for row in rows):
         labelled = [row for row in rows if row["rater"] == rater and row[questions[0].key]]

@@ -1,4 +1,4 @@
-"""Estimates for tensorboard, wandb, trackio and the other trackers of accelerate."""
+"""Sends estimates, tables and images to tensorboard, wandb, trackio and the other trackers of accelerate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nein.reporting.tables import Sheet
 
 #: Folder of trackers that write files, below a command's.
 FOLDER = "tracking"
-#: Trackers that take a batch of pictures, and how they are told its axes.
+#: Trackers that take a batch of images, and the argument that names its axes.
 _LAYOUT: Mapping[str, Mapping[str, str]] = {"tensorboard": {"dataformats": "NHWC"}, "wandb": {}}
 
 
@@ -26,6 +26,7 @@ def check(trackers: Sequence[str]) -> None:
         return
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 
+    # The keys are members of an enumeration.
     supported = [str(getattr(key, "value", key)) for key in LOGGER_TYPE_TO_CLASS]
     installed = [str(getattr(key, "value", key)) for key in get_available_trackers()]
     for name in trackers:
@@ -37,7 +38,7 @@ def check(trackers: Sequence[str]) -> None:
 
 
 def plain(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of a configuration that every tracker takes."""
+    """The entries of a configuration that every tracker takes: numbers and strings."""
     return {key: value for key, value in config.items() if isinstance(value, int | float | str)}
 
 
@@ -57,9 +58,9 @@ def log(
 
     PartialState()  # trackers ask it which process this is
     values: dict[str, float] = {}
-    texts = [str(name) for name in figures if name not in frames.TRAILING]
+    dimensions = [str(name) for name in figures if name not in frames.TRAILING]
     for row in frames.records(figures[figures["value"].notna()]):
-        name = "/".join(filter(None, (row[text] for text in texts)))
+        name = "/".join(row[dimension] for dimension in dimensions if row[dimension])
         values[name] = row["value"]
         values |= {f"{name}/{end}": row[end] for end in ("low", "high", "unscored") if row[end] is not None}
     for tracker in trackers:
