@@ -1,4 +1,4 @@
-"""Options of the commands on NeIn: eval, grid, report and compare. No torch: `--help` is immediate."""
+"""Options of `nein eval`, `nein grid`, `nein report` and `nein compare`. No torch: `--help` is immediate."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class EvalConfig(Evaluation, Seed, Sampler):
     def needs(self) -> list[Need]:
         from nein.models import needs
 
-        edits_here = "edit" in self.stages and self.edited is None
+        edits_here = "edit" in self.stages and self.edited is None  # not made elsewhere
         metrics = select_metrics(self.metrics) if "score" in self.stages else []
         return [
             *(needs.editor_needs(self.editor, self.preset, self.editor_options) if edits_here else []),

@@ -1,4 +1,4 @@
-"""The command `nein grid`: samples as rows, editors as columns, in one image. No model is loaded."""
+"""`nein grid`: draws samples as rows and editors as columns, in one image. No model is loaded."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def draw_grid(options: GridConfig) -> str:
     samples = pick_samples(dataset, loaded, options)
     by_name = {column.name: column for column in list_columns(loaded)}
     columns = [] if options.columns else list(by_name.values())
-    for name, equals, caption in (text.partition("=") for text in options.columns):  # NAME[=CAPTION]
+    for text in options.columns:  # NAME or NAME=CAPTION
+        name, equals, caption = text.partition("=")
         if name not in by_name:
             raise unknown("column", name, by_name)
         columns.append(replace(by_name[name], caption=caption) if equals else by_name[name])
@@ -99,18 +100,19 @@ def pick_samples(dataset: Dataset, loaded: Sequence[RunDir], options: GridConfig
 
 def list_columns(loaded: Sequence[RunDir]) -> list[Column]:
     """The columns "sample", every run, and "target"."""
-    several = len({run.track for run in loaded}) > 1
-    edits = [
-        Column(run.label, f"{run.name}\n{run.track}", run) if several else Column(run.name, run.name, run)
-        for run in loaded
-    ]
+    if len({run.track for run in loaded}) > 1:
+        edits = [Column(run.label, f"{run.name}\n{run.track}", run) for run in loaded]
+    else:
+        edits = [Column(run.name, run.name, run) for run in loaded]
     return [Column("sample", "NeIn sample"), *edits, Column("target", "target")]
 
 
 def build_row(sample: Sample, columns: Sequence[Column], options: GridConfig) -> Row:
     """The cells of one sample. Below an edit stand its Removal verdicts and its value of --metric."""
     tracks = list(dict.fromkeys(column.run.track for column in columns if column.run)) or ["negative"]
-    instructions = [f"{track}: " * (len(tracks) > 1) + sample.instruction(track) for track in tracks]
+    instructions = [sample.instruction(track) for track in tracks]
+    if len(tracks) > 1:
+        instructions = [f"{track}: {text}" for track, text in zip(tracks, instructions, strict=True)]
     paths = {"sample": sample.sample_path, "target": sample.source_path}
     cells = [
         _show_edit(sample.id, column.run, options) if column.run else _show_image(paths[column.name])
@@ -133,9 +135,12 @@ _VERDICTS = {None: ("unscored", GREY), 1: ("removed", GREEN), 0: ("still there",
 
 
 def _show_edit(sample_id: str, run: RunDir, options: GridConfig) -> Cell:
+    """The edit of a sample, with a badge per metric shown."""
     edit = run.edits.get(sample_id)
-    if edit is None or edit.image is None:
-        return Cell(None, edit.why_not, color=RED) if edit else Cell(None, "not edited yet")
+    if edit is None:
+        return Cell(None, "not edited yet")
+    if edit.image is None:
+        return Cell(None, edit.why_not, color=RED)
     metrics = [*REMOVAL_JUDGES] if options.verdicts else []
     metrics += [options.metric] if options.metric and options.metric not in REMOVAL_JUDGES else []
     values: dict[str, Any] = {row.metric: row.value for row in run.replies(sample_id)}

@@ -1,4 +1,4 @@
-"""Estimates of Table 3 of the NeIn paper, as printed, for `nein reproduce` and the leaderboard.
+"""Gives Table 3 of the NeIn paper, as printed, to `nein reproduce` and the leaderboard.
 
 Source: Bui et al., "NeIn: Telling What You Don't Want" (CVPR Workshops 2025), Table 3. Units as printed
 there: per cent, except FID and LPIPS. Rows "+ NeIn" are the authors' fine-tuned models, whose weights are
@@ -43,14 +43,16 @@ SAMPLES = 24182  # of the validation set: every value of Table 3 is over all of 
 def paper_estimates(source: str, run: Mapping[str, Any] | None) -> Iterator[PaperEstimate]:
     """Table 3 for `nein reproduce`: the row of a run, by the editor and track of its manifest; without a run
     all rows. A fine-tuned editor has a name that begins with nein-ip2p or nein-magicbrush."""
-    rows = {**ROW_OF, **{f"nein-{name}": f"{ROW_OF[name]} + NeIn" for name in ("ip2p", "magicbrush")}}
+    rows = dict(ROW_OF)  # editor -> row
+    for editor in ("ip2p", "magicbrush"):
+        rows[f"nein-{editor}"] = f"{ROW_OF[editor]} + NeIn"
     for editor, row in rows.items():
         if run is None or (run["track"] == "negative" and f"{run['editor']}-".startswith(f"{editor}-")):
             for metric, value in zip(COLUMNS, TABLE_3[row], strict=True):
                 unit = "%" if METRICS[metric].unit == "per cent" else ""
-                facts = {"task": "results", "metric": metric, "variant": "negative"}
-                value_in_unit = value / (100 if unit == "%" else 1)  # shares, not per cent
-                yield PaperEstimate(row, facts, value_in_unit, unit, SAMPLES, metric == "fid")
+                key = {"task": "results", "metric": metric, "variant": "negative"}
+                share_or_value = value / 100 if unit == "%" else value
+                yield PaperEstimate(row, key, share_or_value, unit, SAMPLES, needs_all=metric == "fid")
 
 
 def paper_gaps() -> Iterator[dict[str, Any]]:

@@ -1,7 +1,7 @@
-"""Both protocols for one finished run: how much each quirk of the published protocol changes each estimate.
+"""Computes how much each quirk of the published protocol changes each estimate of a finished run.
 
-Recomputed from the evidence in score rows (raw answers, scores of boxes, objects asked about) and from FID's
-features; no model is run.
+Scores are recomputed from the evidence in score rows (raw answers, scores of boxes, objects asked about) and
+from FID's features; no model is run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nein.metrics import Score
 from nein.metrics.judges.base import paper_says_present, paper_says_removed, parse_yes_no
 from nein.reporting.figures import Figure, number
 
-#: Quirk -> what protocol "paper" does.
+#: Quirk -> what the published protocol does.
 QUIRKS = {
     "answers": 'only "No" to the letter removes, only "yes" in any case is present; any other answer counts '
     "as the opposite",
@@ -26,13 +26,14 @@ QUIRKS = {
 }
 #: Metric -> the quirks that change it. The denominator is a quirk of the released scripts, not of
 #: `--protocol paper`, which leaves failed edits unscored.
-MOVES = {
+QUIRKS_OF = {
     "removal_vqa": ("answers", "denominator"),
     "retention_vqa": ("answers", "objects", "denominator"),
     "removal_ovd": ("denominator",),
     "retention_ovd": ("objects", "denominator"),
     "fid": ("reference",),
 }
+#: Options of `--protocol paper` that decide what judges are asked: another run shows their effect.
 NOT_FROM_EVIDENCE = {
     "article": "the article in the judge's question",
     "align": "how the target is compared",
@@ -47,7 +48,7 @@ class NoEvidence(ValueError):
     """The evidence does not cover the questions of the other protocol."""
 
 
-def verdict(metric: str, row: ScoreRow | Score, quirks: Collection[str] = ()) -> float | None:
+def recompute(metric: str, row: ScoreRow | Score, quirks: Collection[str] = ()) -> float | None:
     """The value of a score row under these quirks; without any, under protocol "fixed". None: unscored.
 
     Raises NoEvidence when the other protocol's questions were not asked (`evidence: own`).
@@ -68,11 +69,14 @@ def verdict(metric: str, row: ScoreRow | Score, quirks: Collection[str] = ()) ->
 
 
 def _retention(kind: str, detail: Mapping[str, Any], quirks: Collection[str]) -> float | None:
-    """The share of the caption's objects that are still seen, among those seen before; None: unscored."""
-    objects_of, answers_of = ("paper" if quirk in quirks else "fixed" for quirk in ("objects", "answers"))
+    """The share of the caption's objects that are still seen, among those seen before; None: unscored. kind:
+    "vqa" or "ovd"."""
+    # The protocols that choose the objects, and read the answers.
+    object_protocol = "paper" if "objects" in quirks else "fixed"
+    answer_protocol = "paper" if "answers" in quirks else "fixed"
     if "objects_of" in detail:
-        objects = detail["objects_of"][objects_of]
-    elif detail["protocol"] != objects_of or (kind == "vqa" and detail["protocol"] != answers_of):
+        objects = detail["objects_of"][object_protocol]
+    elif detail["protocol"] != object_protocol or (kind == "vqa" and detail["protocol"] != answer_protocol):
         raise NoEvidence(f"retention_{kind} was scored with evidence: own")
     else:
         objects = detail["objects"]
@@ -81,51 +85,48 @@ def _retention(kind: str, detail: Mapping[str, Any], quirks: Collection[str]) ->
         objects = list(dict.fromkeys(objects))
     elif any(isinstance(before[name], Mapping) for name in objects):  # the judge failed on one
         return None
-    present_before = [name for name in objects if _is_present(before[name], kind, detail, answers_of)]
-    if not present_before or any(isinstance(after[name], Mapping) for name in present_before):
+    seen = [name for name in objects if _is_present(before[name], kind, detail, answer_protocol)]
+    if not seen or any(isinstance(after[name], Mapping) for name in seen):
         return None
-    present = [_is_present(after[name], kind, detail, answers_of) for name in present_before]
-    return None if None in present else sum(map(bool, present)) / len(present_before)
+    kept = [_is_present(after[name], kind, detail, answer_protocol) for name in seen]
+    return None if None in kept else kept.count(True) / len(seen)
 
 
-def _is_present(reply: Any, kind: str, detail: Mapping[str, Any], answers_of: str) -> bool | None:
+def _is_present(reply: Any, kind: str, detail: Mapping[str, Any], protocol: str) -> bool | None:
+    """Whether a judge sees an object, by its answer or its best box; None: neither yes nor no."""
     if kind == "ovd":
         return bool(reply > detail["threshold"])
-    return paper_says_present(reply) if answers_of == "paper" else parse_yes_no(reply)
+    return paper_says_present(reply) if protocol == "paper" else parse_yes_no(reply)
 
 
 def make_rows(run: RunDir) -> Iterator[Figure]:
     """For every quirk that changes a metric of the run, alone and together ("all"), three rows (task
-    "protocols"): the estimates "fixed" and "paper", and "flips", the number of samples whose value differs or
-    that only one of them scores."""
+    "protocols"): the estimates "fixed" and "paper", and "flips", the number of samples that they score apart."""
     labels: Figure = {"task": "protocols", "model": run.name, "variant": run.track}
-    for metric in (name for name in MOVES if name in run.metrics):
+    for metric in (name for name in QUIRKS_OF if name in run.metrics):
         scores = [*run.score_rows([metric])]
-        sides: dict[str, tuple[str, ...]] = {quirk: (quirk,) for quirk in MOVES[metric]}
-        sides |= {ALL: ("answers", "objects")} if metric == "retention_vqa" else {}
-        for quirk, quirks in sides.items():
+        sets: dict[str, tuple[str, ...]] = {quirk: (quirk,) for quirk in QUIRKS_OF[metric]}
+        if metric == "retention_vqa":
+            sets[ALL] = ("answers", "objects")
+        for quirk, quirks in sets.items():
             named = {**labels, "metric": metric, "quirk": quirk, "note": ""}
             try:
-                fixed, paper = ([verdict(metric, row, side) for row in scores] for side in ((), quirks))
+                fixed = [recompute(metric, row) for row in scores]
+                paper = [recompute(metric, row, quirks) for row in scores]
             except NoEvidence as error:
                 fixed, paper, named["note"] = [], [], f"{error}; score again with evidence: both"
             for statistic, values in (("fixed", fixed), ("paper", paper)):
                 scored = [value for value in values if value is not None]
                 mean = sum(scored) / len(scored) if scored else None
                 yield number(mean, unit="%", n=len(scored), statistic=statistic, **named)
-            flips = (
-                None
-                if named["note"]
-                else sum(
-                    fixed_value != paper_value for fixed_value, paper_value in zip(fixed, paper, strict=True)
-                )
-            )
-            yield number(flips, unit="count", statistic="flips", **named)
+            flips = sum(one != other for one, other in zip(fixed, paper, strict=True))
+            yield number(None if named["note"] else flips, unit="count", statistic="flips", **named)
     if getattr(run.corpus().get("fid"), "value", None) is not None:
         yield from _compare_fid(run, **labels)
 
 
 def _compare_fid(run: RunDir, **labels: Any) -> Iterator[Figure]:
+    """The rows of FID against all targets, and against every target once."""
     from nein.metrics.fid import frechet_distance
 
     features = read_features(run)
