@@ -62,16 +62,11 @@ COMPARISONS = Table(
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a comparison: a run.
+    """One side of a comparison: a run."""
 
-    scores  One row per sample, metric and variant.
-    gaps    Its negation gap by sample and metric; None: it has none.
-    corpus  Metric of the whole set of images (FID) -> `value`, `n`, ..., and `left_out`: its values without
-            each group of source images.
-    """
-
-    scores: ScoreTable
-    gaps: ScoreTable | None = None
+    scores: ScoreTable  # one row per sample, metric and variant
+    gaps: ScoreTable | None = None  # its negation gap by sample and metric; None: it has none
+    # Metric of the whole set (FID) -> `value`, `n`, ..., and `left_out`: without each group of source images.
     corpus: Mapping[str, Figure] = field(default_factory=dict)
 
     def list_metrics(self) -> list[str]:

@@ -74,8 +74,6 @@ def _thumbnail(image: tuple[str, Any]) -> tuple[str, cards.Thumbnail]:
 
 
 # --- readers ---------------------------------------------------------------------------------
-
-
 def _read_nein(options: DataPageConfig) -> Iterator[Card]:
     for sample in nein.load(options.data, split=options.split or "val").samples:
         template = "other" if sample.template is None else NEGATIVE_TEMPLATES[sample.template]

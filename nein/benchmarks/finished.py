@@ -30,9 +30,8 @@ from nein.reporting.figures import Figure
 from nein.reporting.page import Page, Section, format_headline, list_files, write
 from nein.reporting.tables import Column, Row, Table, describe_widest
 
+
 # --- report, compare, export -----------------------------------------------------------------
-
-
 def report(options: ReportConfig) -> str:
     """`nein report`: the page of the complete runs of a benchmark; for several benchmarks, a page of their
     gaps with links to the page of each."""
@@ -137,7 +136,6 @@ def export(config: ExportConfig) -> str:
 
 
 # --- the leaderboard -------------------------------------------------------------------------
-
 #: Models that do not read: their small gap means nothing.
 BASELINES = ("identity", "solid", "random", "constant")
 MEASURED, PUBLISHED = "measured here", "as published"  # entries of the column "source"

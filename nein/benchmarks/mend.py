@@ -95,8 +95,6 @@ def compare_remedies(kind: Kind, folders: Mapping[str, Sequence[Any]]) -> Iterat
 
 
 # --- costs -----------------------------------------------------------------------------------
-
-
 def estimate_costs(model: str, remedy: str, folders: Sequence[Folder]) -> Iterator[Figure]:
     """Seconds of the model's stages, without judges; for a served model also requests and dollars."""
     labels: Figure = {"task": "costs", "model": remedy}
@@ -117,7 +115,6 @@ def estimate_costs(model: str, remedy: str, folders: Sequence[Folder]) -> Iterat
 
 
 # --- verdicts --------------------------------------------------------------------------------
-
 SIGNIFICANT = 0.05  # a change counts if its p, corrected by Holm, is below
 
 
@@ -184,7 +181,6 @@ def _title(metric: str) -> str:
 
 
 # --- tables ----------------------------------------------------------------------------------
-
 _GAP = {"variant": "gap", "statistic": "difference"}
 REMEDIES = Table(
     "remedies",

@@ -19,7 +19,6 @@ from nein.engine.folder import Blocks, Folder, collect_runs
 from nein.engine.run import is_locked
 
 # --- nein COMMAND --dry-run ------------------------------------------------------------------
-
 #: Tokens and seconds per request, until OUT has an answer of the model.
 QUESTION = ({"input_tokens": 600, "output_tokens": 10}, 2.0)  # about an image of 512 pixels
 EDIT_TOKENS = {"input_tokens": 1500, "image_tokens": 1400, "output_tokens": 1100, "output_image_tokens": 1100}
@@ -74,8 +73,6 @@ def estimate_requests(config: Any) -> Iterator[str]:
 
 
 # --- nein status -----------------------------------------------------------------------------
-
-
 @dataclass
 class StageProgress:
     """A stage of a run: the samples of each of its outputs, and (time, samples) of each finished block."""

@@ -47,32 +47,24 @@ EVALUATION = ("md", "csv", "plots")
 END = "end"  # key in a manifest: {"seal": `_seal` of the last complete command, "said": what it printed}
 log = logging.getLogger(__name__)
 
+
 # --- records ---------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Run:
-    """One folder of results: a model on a data set.
+    """One folder of results: a model on a data set."""
 
-    folder    Below the command's OUT, of the benchmark's own class.
-    name      In progress and tables.
-    identity  Everything that decides its rows: another value of any key is another run.
-    stages    In order: a stage reads the outputs of those before it.
-    facts     For the manifest, of the latest command; every command shows "preset", "protocol", "reference"
-              (of the model) and "data" (`name`, `sha256`).
-    outputs   Output -> identity, if it may differ from the folder's (a metric, say).
-    partial   The command computes only a part of a complete run.
-    notes     Sentences that the command logs when it starts.
-    """
-
-    folder: Any
-    name: str
-    identity: Mapping[str, Any]
-    stages: Sequence[Stage]
+    folder: Any  # below the command's OUT, of the benchmark's own class
+    name: str  # in progress and tables
+    identity: Mapping[str, Any]  # decides its rows: another value of any key is another run
+    stages: Sequence[Stage]  # in order: a stage reads the outputs of those before it
+    # For the manifest, of the latest command; every command shows "preset", "protocol", "reference" (of the
+    # model) and "data" (`name`, `sha256`).
     facts: Mapping[str, Any] = field(default_factory=dict)
-    outputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    partial: bool = False
-    notes: Sequence[str] = ()
+    outputs: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=dict
+    )  # output with its own identity -> it
+    partial: bool = False  # the command computes only a part of a complete run
+    notes: Sequence[str] = ()  # sentences that the command logs when it starts
 
 
 @dataclass(frozen=True)
@@ -117,29 +109,18 @@ class PaperEstimate(NamedTuple):
 
 
 class Benchmark:
-    """A benchmark. A subclass defines `name`, `title`, `config`, `runs` and `scores`; the rest has defaults.
+    """Base of benchmarks: a subclass defines `name`, `title`, `config`, `runs` and `scores`, and may more."""
 
-    name      In manifests, in the column "benchmark" of figures, and for commands that take runs.
-    config    The options of its command, a `nein.config.options.Options`; `needs` says what to fetch.
-    about     Its line of `nein --help`.
-    command   What is typed, if not the name.
-    folder    Reads a run's folder.
-    gap       Two variants, affirmed and negated, whose difference sample by sample is the negation gap.
-    sections  Tables and plots of a report.
-    headline  The tables that a command prints when it ends; none: those of the first section.
-    reports_all   A command's report covers every finished run in its OUT, its own first.
-    """
-
-    name: ClassVar[str]
+    name: ClassVar[str]  # in manifests, in the column "benchmark" of figures, and for commands that take runs
     title: ClassVar[str]
-    config: ClassVar[type[Options]]
-    about: ClassVar[str] = ""
-    command: ClassVar[str] = ""
-    folder: ClassVar[type[Any]] = Folder
-    gap: ClassVar[tuple[str, str] | None] = None
-    sections: ClassVar[Sequence[Section]] = ()
-    headline: ClassVar[Sequence[Table]] = ()
-    reports_all: ClassVar[bool] = False
+    config: ClassVar[type[Options]]  # the options of its command; `needs` says what to fetch
+    about: ClassVar[str] = ""  # its line of `nein --help`
+    command: ClassVar[str] = ""  # what is typed, if not the name
+    folder: ClassVar[type[Any]] = Folder  # reads a run's folder
+    gap: ClassVar[tuple[str, str] | None] = None  # two variants, affirmed and negated: their negation gap
+    sections: ClassVar[Sequence[Section]] = ()  # tables and plots of a report
+    headline: ClassVar[Sequence[Table]] = ()  # what a command prints at its end; none: the first section's
+    reports_all: ClassVar[bool] = False  # a report covers every finished run in OUT, the command's own first
     report_config: ClassVar[type[ReportConfig]] = ReportConfig
     compare_config: ClassVar[type[CompareConfig]] = CompareConfig
 
@@ -414,8 +395,6 @@ def _facts(config: Any, run: Run) -> dict[str, Any]:
 
 
 # --- for subclasses --------------------------------------------------------------------------
-
-
 def select_rows(
     folder: Folder, output: str, blocks: Blocks | None = None, numbers: Iterable[int] | None = None
 ) -> Iterator[Any]:

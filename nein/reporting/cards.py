@@ -24,7 +24,6 @@ from nein.reporting import page
 from nein.reporting.page import Part
 
 # --- members, measures, cards ----------------------------------------------------------------
-
 Thumbnail = str | dict[str, str]  # an image as a data URI, or {"none": why there is none}
 
 
@@ -47,18 +46,16 @@ class Member:
 
 @dataclass(frozen=True)
 class Measure:
-    """A number per member and sample, to filter and order samples.
-
-    scale, digits  Values are shown times `scale`, with `digits` after the point.
-    badge          Its short name, and words for 1 and 0: ("VQA", "removed", "still there").
-    """
+    """A number per member and sample, to filter and order samples."""
 
     name: str
     title: str
     higher_is_better: bool = True
-    scale: float = 100.0
-    digits: int = 1
-    badge: tuple[str, str, str] | None = None
+    scale: float = 100.0  # values are shown times this,
+    digits: int = 1  # with so many digits after the point
+    badge: tuple[str, str, str] | None = (
+        None  # short name, words for 1 and 0: "VQA", "removed", "still there"
+    )
 
 
 @dataclass(frozen=True)
@@ -77,21 +74,17 @@ class CardReply:
 
 @dataclass(frozen=True)
 class Card:
-    """A sample.
-
-    facets    Name -> entries, to filter samples.
-    values    [member][measure]: a number, None (unscored), or words if the measure does not apply.
-    pictures, lines, said   In the dialog: (name, image), text, and a reply per member (or None).
-    """
+    """A sample."""
 
     id: str
     title: str
     aside: str = ""
-    facets: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    facets: Mapping[str, Sequence[str]] = field(default_factory=dict)  # name -> entries, to filter samples
+    # [member][measure]: a number, None (unscored), or words if the measure does not apply.
     values: Sequence[Sequence[float | str | None]] = ()
-    pictures: Sequence[tuple[str, Thumbnail]] = ()
+    pictures: Sequence[tuple[str, Thumbnail]] = ()  # (name, image)
     lines: Sequence[str] = ()
-    said: Sequence[CardReply | None] = ()
+    said: Sequence[CardReply | None] = ()  # of each member
 
 
 @dataclass(frozen=True)
@@ -111,7 +104,6 @@ class Samples:
 
 
 # --- the part of the page --------------------------------------------------------------------
-
 CHUNK = 32  # cards, about a megabyte
 
 
@@ -186,8 +178,6 @@ def choose_ids(ids: Sequence[str], limit: int) -> list[str]:
 
 
 # --- thumbnails ------------------------------------------------------------------------------
-
-
 def make_thumbnail(image: np.ndarray, side: int, quality: int = 75) -> Thumbnail:
     """The thumbnail of an image, (H, W, 3) uint8, with sides of at most `side` pixels."""
     return _encode_uri(images.encode_thumbnail(image, side, quality))

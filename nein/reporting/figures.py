@@ -50,9 +50,8 @@ UNITS = {"%": Unit(100.0, 1), "points": Unit(100.0, 1), "": Unit(1.0, 2), "count
 #: A row of the frame as plain values: None where there is no number.
 Figure = dict[str, Any]
 
+
 # --- rows ------------------------------------------------------------------------------------
-
-
 def figure(estimate: Estimate | None, *, unit: str, unscored: int = 0, **labels: Any) -> Figure:
     """A row of an estimate, or of None if nothing was scored. labels: its dimensions (`model`, `metric`),
     `reasons`, and the tests of a difference."""
@@ -80,8 +79,6 @@ def read_reasons(row: Figure) -> dict[str, int]:
 
 
 # --- frames ----------------------------------------------------------------------------------
-
-
 def frame(rows: Iterable[Mapping[str, Any]], **labels: Any) -> pd.DataFrame:
     """The rows as a frame with ordered, typed columns. labels: entries of all rows."""
     return _tidy(pd.DataFrame([{**row, **labels} for row in rows], dtype=object))
@@ -121,8 +118,6 @@ def _format_entry(entry: Any) -> str:
 
 
 # --- queries ---------------------------------------------------------------------------------
-
-
 def select(figures: pd.DataFrame, **entries: Any) -> pd.DataFrame:
     """The estimates with these entries; a tuple or list allows any of its members, a missing column is
     empty."""
@@ -167,8 +162,6 @@ def list_entries(figures: pd.DataFrame, column: str, order: Sequence[str] = ()) 
 
 
 # --- figures.csv -----------------------------------------------------------------------------
-
-
 def to_csv(figures: pd.DataFrame) -> str:
     """One line per estimate, numbers to the last digit, without empty columns. Text that a spreadsheet would
     run as a formula gets a "'" in front, which `read` removes."""

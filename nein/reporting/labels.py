@@ -26,9 +26,8 @@ from nein.statistics.estimates import pairs
 
 UNSURE = "cannot tell"  # an answer, but not a label
 
+
 # --- the page --------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Question:
     """A question about an item."""
@@ -62,7 +61,6 @@ def write_page(
 
 
 # --- the files -------------------------------------------------------------------------------
-
 COLUMNS = ("sheet", "items", "rater", "item", "seconds", "note")  # items: their number on the page
 Label = dict[str, str]  # a line of a CSV file: column -> cell
 
@@ -114,8 +112,6 @@ def _read_file(file: Path, questions: Sequence[Question]) -> list[Label]:
 
 
 # --- agreement and work of the raters --------------------------------------------------------
-
-
 def measure_agreement(
     rows: Sequence[Mapping[str, str]], questions: Sequence[Question], cluster_of: Mapping[str, Hashable]
 ) -> Iterator[Figure]:

@@ -29,9 +29,8 @@ from nein.reporting import plots, tables
 from nein.reporting.plots import Plot
 from nein.reporting.tables import Sheet, Table
 
+
 # --- content ---------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Section:
     """Tables and plots of one topic of a report; those without estimates do not appear."""
@@ -44,45 +43,30 @@ class Section:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the page with a template of its own: `name`.html.j2, .css and .js of `TEMPLATES`.
-
-    values   Makes the values of its template, which this reads as `<name>.<entry>`. An entry `outside` that
-             is true: its script loads other files.
-    scripts  Further scripts after its own.
-    """
+    """A part of the page with a template of its own: `name`.html.j2, .css and .js of `TEMPLATES`."""
 
     name: str
     title: str
+    # Makes the values of its template, `<name>.<entry>` there; `outside`: its script loads other files.
     values: Callable[[], Mapping[str, Any]]
-    scripts: Sequence[Path] = ()
+    scripts: Sequence[Path] = ()  # after its own
 
 
 @dataclass(frozen=True)
 class Page:
-    """The content of a report besides the estimates of its runs.
-
-    notes     Sentences on how to read it.
-    findings  Sentences: the first is the main result, above the first plot.
-    parts     Between the first plot and the others.
-    links     Other pages in its folder: (file name, title).
-    stamp     Text below every plot.
-    figures   Further estimates: differences between runs, or published ones.
-    frame     All estimates (default: those of the runs and `figures`).
-    sections  Of the report (default: the benchmark's).
-    headline  The tables that the command prints; the first two open the page (default: the benchmark's).
-    """
+    """The content of a report besides the estimates of its runs. None: the benchmark's."""
 
     title: str
     subtitle: str = ""
-    notes: Sequence[str] = ()
-    findings: Sequence[str] = ()
-    parts: Sequence[Part] = ()
-    links: Sequence[tuple[str, str]] = ()
-    stamp: str = ""
-    figures: Sequence[pd.DataFrame] = ()
-    frame: pd.DataFrame | None = None
+    notes: Sequence[str] = ()  # sentences on how to read it
+    findings: Sequence[str] = ()  # sentences: the first is the main result, above the first plot
+    parts: Sequence[Part] = ()  # between the first plot and the others
+    links: Sequence[tuple[str, str]] = ()  # other pages in its folder: (file name, title)
+    stamp: str = ""  # text below every plot
+    figures: Sequence[pd.DataFrame] = ()  # further estimates: differences between runs, or published ones
+    frame: pd.DataFrame | None = None  # all estimates; None: those of the runs and `figures`
     sections: Sequence[Section] | None = None
-    headline: Sequence[Table] | None = None
+    headline: Sequence[Table] | None = None  # what the command prints; the first two open the page
 
 
 class FilledSection(NamedTuple):
@@ -94,8 +78,6 @@ class FilledSection(NamedTuple):
 
 
 # --- files, and what a command prints --------------------------------------------------------
-
-
 def write(out: Path, figures: pd.DataFrame, page: Page, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Writes the parts `formats` of the report; returns the files. Equal estimates give equal bytes.
 
@@ -177,7 +159,6 @@ def list_files(out: Path, files: Sequence[Path], notes: int) -> list[str]:
 
 
 # --- the HTML page ---------------------------------------------------------------------------
-
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -234,8 +215,6 @@ def _hash(text: str) -> str:
 
 
 # --- data of the page ------------------------------------------------------------------------
-
-
 def script_json(value: Any) -> Markup:
     """`script_bytes` for a template."""
     return Markup(script_bytes(value).decode())

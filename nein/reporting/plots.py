@@ -89,36 +89,23 @@ def draw_all(
 
 
 # --- bars and curves -------------------------------------------------------------------------
-
-
 def bars(
     figures: pd.DataFrame,
     *,
-    place: Sequence[str],
-    series: str,
-    panel: Sequence[str] = (),
-    order: Sequence[str] = (),
-    names: Mapping[str, str] = MappingProxyType({}),
-    colors: Mapping[str, str] = MappingProxyType({}),
-    axis: str = "per cent",
-    limits: tuple[float, float] | None = (0, 100),
-    rule: float | Mapping[str, float] | None = None,
-    marks: Mapping[str, str] = MappingProxyType({}),
-    dots: bool = False,
+    place: Sequence[str],  # columns whose entries are groups of bars
+    series: str,  # column whose entries are the bars of a group
+    panel: Sequence[str] = (),  # columns whose entries are panels
+    order: Sequence[str] = (),  # of places, panels and series; other entries follow as they appear
+    names: Mapping[str, str] = MappingProxyType({}),  # entry -> its text
+    colors: Mapping[str, str] = MappingProxyType({}),  # entry of `series` -> color; others: from the palette
+    axis: str = "per cent",  # title of the axis of values
+    limits: tuple[float, float] | None = (0, 100),  # of that axis, in the unit shown
+    rule: float | Mapping[str, float] | None = None,  # value of a dashed line, in all panels or by panel
+    marks: Mapping[str, str] = MappingProxyType({}),  # metric -> marker
+    dots: bool = False,  # in place of bars, for estimates that do not grow from zero
 ) -> Canvas:
-    """Bars with intervals: a panel per entry of the columns `panel`, a group of bars per entry of `place`, a
-    bar per entry of `series`.
-
-    order   Of places, panels and series; others follow as they appear.
-    names   Entry -> its text.
-    colors  Entry of `series` -> color; of others, from the palette.
-    axis    Title of the axis of values.
-    limits  Of that axis, in the unit shown.
-    rule    Value of a dashed line (chance, say), in all panels or by panel.
-    marks   Metric -> marker: its estimates are white marks on the bars or, with the marker "|", a dotted line
-            across the group.
-    dots    Draw a dot in place of a bar, for estimates that do not grow from zero.
-    """
+    """Bars with intervals. The estimates of `marks` are white marks on the bars or, with the marker "|", a
+    dotted line across the group."""
     figures = _prepare(figures, place, panel)
     drawn = figures[~figures["metric"].isin([*marks])]
     # One panel per entry; its height grows with the groups, and with the lines of their names.
@@ -166,28 +153,19 @@ def bars(
 def curves(
     figures: pd.DataFrame,
     *,
-    x: str,
-    line: str,
-    panel: Sequence[str],
-    axes: tuple[str, str],
-    order: Sequence[str] = (),
-    names: Mapping[str, str] = MappingProxyType({}),
-    hollow: Mapping[str, str] = MappingProxyType({}),
-    limits: tuple[float, float] = (0, 100),
-    rule: float | None = None,
-    diagonal: bool = False,
-    log: bool = False,
+    x: str,  # column of numbers
+    line: str,  # column whose entries are lines
+    panel: Sequence[str],  # columns whose entries are panels
+    axes: tuple[str, str],  # titles of x and y
+    order: Sequence[str] = (),  # of panels and lines; other entries follow as they appear
+    names: Mapping[str, str] = MappingProxyType({}),  # entry -> its text
+    hollow: Mapping[str, str] = MappingProxyType({}),  # column -> entry: drawn dotted, with open markers
+    limits: tuple[float, float] = (0, 100),  # of y, in the unit shown
+    rule: float | None = None,  # level of a dashed line
+    diagonal: bool = False,  # draw the dashed line y = 100 x, for x in [0, 1]
+    log: bool = False,  # draw a logarithmic x axis
 ) -> Canvas:
-    """A line with intervals per entry of `line`, through its estimates in the order of the number in column
-    `x`; a panel per entry of the columns `panel`.
-
-    axes         Titles of x and y.
-    order, names, limits   As in `bars`.
-    hollow       Column -> entry of the estimates that are drawn dotted, with open markers.
-    rule         Level of a dashed line.
-    diagonal     Draw the dashed line y = 100 x, for x in [0, 1].
-    log          Draw a logarithmic x axis.
-    """
+    """Lines with intervals, each through its estimates in the order of `x`."""
     figures = _prepare(figures, (), panel).astype({x: float}).sort_values(x, kind="stable")
     entries, lines = frames.list_entries(figures, "_panel", order), frames.list_entries(figures, line, order)
     has_whole_steps = not log and bool((figures[x] % 1 == 0).all())
@@ -239,8 +217,6 @@ def _measure_errors(figures: pd.DataFrame) -> Any:
 
 
 # --- panels of a figure ----------------------------------------------------------------------
-
-
 def panels(
     titles: Sequence[str], height: float, *, labels: float = 0.4, shared: bool = True
 ) -> tuple[Canvas, list[Axes]]:

@@ -26,8 +26,6 @@ Names = Mapping[str, str] | Callable[[str], str]
 
 
 # --- estimates as text ---------------------------------------------------------------------
-
-
 def format_number(value: float | None, unit: str, *, digits: int | None = None, sign: bool = False) -> str:
     """A value in the digits of its unit: "88.4"; with `sign`: "+88.4"."""
     if value is None:
@@ -88,8 +86,6 @@ def describe_widest(gaps: pd.DataFrame, *, quantity: str, change: str, models: s
 
 
 # --- cells: functions that return a `Show` ---------------------------------------------------
-
-
 def estimate(interval: Interval = "ends", digits: int | None = None) -> Show:
     """Shows the first estimate: "88.4 [87.1, 89.6]"."""
     return lambda figures: format_estimate(figures[0], interval=interval, digits=digits)
@@ -137,8 +133,6 @@ def entry(column: str) -> Show:
 
 
 # --- tables --------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Row:
     """A column of the frame whose entries name the rows. names: entry -> text to show."""
@@ -269,8 +263,6 @@ def make_sheets(tables: Iterable[Table], frame: pd.DataFrame) -> list[Sheet]:
 
 
 # --- formats of a sheet ----------------------------------------------------------------------
-
-
 def format_plain(sheet: Sheet, lines: int) -> str:
     """A sheet for a terminal: its title above the table, which has at most `lines` rows."""
     count = len(sheet.rows) if len(sheet.rows) <= lines else lines - 1

@@ -26,7 +26,6 @@ from nein.statistics import Estimate, bounded_mean, calibration
 from nein.statistics.calibration import Corrected, Rates
 
 # --- calibrations, error rates, corrected estimates ------------------------------------------
-
 KINDS = {"vqa": "VQA", "ovd": "OVD"}
 #: The option that a judge must share with a run, besides its fingerprint.
 _OPTIONS = {"vqa": "article", "ovd": "threshold"}
@@ -141,8 +140,6 @@ def _pair_estimates(
 
 
 # --- agreement of two judges -----------------------------------------------------------------
-
-
 def measure_agreement(loaded: Sequence[RunDir]) -> Iterator[Figure]:
     """Agreement of the two removal judges on the same edited images (task "agreement")."""
     for run in loaded:
@@ -162,7 +159,6 @@ def measure_agreement(loaded: Sequence[RunDir]) -> Iterator[Figure]:
 
 
 # --- controls --------------------------------------------------------------------------------
-
 #: Control -> its title. A judge that looks and reads seldom says yes here to the objects it saw before.
 NOTICED = {
     "black": "a black picture",
@@ -230,7 +226,6 @@ def list_flags(figures: pd.DataFrame, judges: Iterable[str]) -> list[str]:
 
 
 # --- labels by people ------------------------------------------------------------------------
-
 _GONE = {"gone": "gone", "partly": "partly gone", "there": "still there", UNSURE: UNSURE}
 _KEPT = {"mostly": "mostly", "some": "some changes", "changed": "changed"}
 #: The questions about one edit; `gone` decides Removal.

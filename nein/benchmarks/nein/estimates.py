@@ -53,9 +53,8 @@ from nein.wording.families import CELLS, DEPTH, LABELS, OTHERS
 ALL_FAMILIES, ALL_FOUR, ALL = "all families", "all four", "all"  # groups
 OVERALL: Any = {"task": "gap", "statistic": ("affirmed", "negated", "gap")}  # selects rows of an overall gap
 
+
 # --- one run ---------------------------------------------------------------------------------
-
-
 def make_estimates(
     every: ScoreTable, corpus: Mapping[str, CorpusRow], track: str = "negative"
 ) -> pd.DataFrame:
@@ -137,8 +136,6 @@ def _describe_corpus(metric: str, entry: CorpusRow) -> Iterator[Figure]:
 
 
 # --- minimal pairs ---------------------------------------------------------------------------
-
-
 def estimate_minimal_pairs(scores: ScoreTable, metric: str) -> Iterator[Figure]:
     """What decides an edit, by one judge: the instruction, the image, or both (task "minimal_pairs").
 
@@ -188,8 +185,6 @@ def estimate_minimal_pairs(scores: ScoreTable, metric: str) -> Iterator[Figure]:
 
 
 # --- the gap of an editor, and what a rewriter loses -----------------------------------------
-
-
 def estimate_gaps(runs: Sequence[RunDir]) -> pd.DataFrame:
     """The negation gaps of the editors whose control ("Remove the X.") was run, in all and by template."""
     controls = {run.name: run for run in runs if run.track == "remove"}
@@ -273,8 +268,6 @@ def negation_gaps(finished: Sequence[Finished]) -> pd.DataFrame:
 
 
 # --- breakdowns ------------------------------------------------------------------------------
-
-
 def estimate_breakdowns(loaded: Sequence[RunDir]) -> pd.DataFrame:
     """Removal and Retention by template and object."""
     by_judges = tuple(name for name, metric in METRICS.items() if metric.by_judge and name != "auc_removal")
@@ -294,8 +287,6 @@ def estimate_breakdowns(loaded: Sequence[RunDir]) -> pd.DataFrame:
 
 
 # --- FID -------------------------------------------------------------------------------------
-
-
 class Features(NamedTuple):
     """FID's features of the scored samples of a run, in data order."""
 

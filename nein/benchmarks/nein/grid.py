@@ -23,15 +23,11 @@ from nein.reporting.contact_sheet import GREEN, GREY, RED, Badge, Cell, Row, dra
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the grid.
+    """A column of the grid."""
 
-    name  As `--columns` takes it: "sample", "target", an editor, or EDITOR/TRACK for several tracks.
-    run   Whose edits it shows; None for "sample" and "target".
-    """
-
-    name: str
+    name: str  # as `--columns` takes it: "sample", "target", an editor, or EDITOR/TRACK for several tracks
     caption: str
-    run: RunDir | None = None
+    run: RunDir | None = None  # whose edits it shows; None for "sample" and "target"
 
 
 def draw_grid(options: GridConfig) -> str:

@@ -101,7 +101,7 @@ def _is_present(reply: Any, kind: str, detail: Mapping[str, Any], protocol: str)
 
 def make_rows(run: RunDir) -> Iterator[Figure]:
     """For every quirk that changes a metric of the run, alone and together ("all"), three rows (task
-    "protocols"): the estimates "fixed" and "paper", and "flips", the number of samples that they score apart."""
+    "protocols"): the estimates "fixed" and "paper", and "flips", the number of samples that differ."""
     labels: Figure = {"task": "protocols", "model": run.name, "variant": run.track}
     for metric in (name for name in QUIRKS_OF if name in run.metrics):
         scores = [*run.score_rows([metric])]

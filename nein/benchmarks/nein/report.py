@@ -39,9 +39,8 @@ HOW = (
     "↑ higher is better, ↓ lower is better."
 )
 
+
 # --- page and tables -------------------------------------------------------------------------
-
-
 def make_page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Page | None:
     """The page of these runs: all of it for `nein report`; the tables alone for `nein eval`, or None if its
     stage report is not selected. Raises UserError."""
@@ -108,7 +107,6 @@ def make_sides(
 
 
 # --- finding and notes ---------------------------------------------------------------------
-
 #: Findings of runs without a gap, the first that applies: (selected estimates, sentence with the model and
 #: value of the lowest, and of the highest).
 _FINDINGS = (
@@ -248,7 +246,6 @@ def _explain_losses(name: str, rows: Sequence[Figure]) -> Iterator[str]:
 
 
 # --- cards of samples ----------------------------------------------------------------------
-
 COLUMNS = ("metric", "value", "reason", "evidence")
 #: Entries of a judge's evidence that the page shows; evidence.js formats them.
 EVIDENCE = ("answer", "p_yes", "p_no", "score", "threshold", "before", "after", "question")

@@ -146,9 +146,8 @@ class NeIn(Benchmark):
 
 NEIN = NeIn()
 
+
 # --- data, and the editor of a run ------------------------------------------------------------
-
-
 def _load_data(config: EvalConfig, choices: Sequence[EditorChoice], metrics: Sequence[str]) -> Dataset:
     """The data of a command. Raises UserError, also if a metric or an editor needs more than they have."""
     reference = config.data

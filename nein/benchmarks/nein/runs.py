@@ -44,8 +44,6 @@ def score_output(metric: str) -> str:
 
 
 # --- rows of the files -----------------------------------------------------------------------
-
-
 @dataclass
 class EditRow:
     """One edit, as a line of edit/000/000012.jsonl."""
@@ -109,7 +107,6 @@ class CorpusRow:
 
 
 # --- the folder ------------------------------------------------------------------------------
-
 #: Columns of the table of scores, besides the usual. stays: the object must stay, so Removal is undefined;
 #: before: whether the judge saw the object in the unedited image; failed: an endpoint gave no answer;
 #: refused: a service declined the edit; outcome: what a rewritten instruction says of the object, a key of
@@ -294,8 +291,6 @@ class RunDir(Folder):
 
 
 # --- helpers of rows -------------------------------------------------------------------------
-
-
 def read_image(path: Path, role: str, plain: bool = False) -> np.ndarray | str:
     """(H, W, 3) uint8 RGB, or the reason why there is none. plain: as `images.decode` takes it."""
     try:
@@ -330,7 +325,6 @@ def label_edit(edit: EditRow, track: str) -> Row:
 
 
 # --- questions for other harnesses -----------------------------------------------------------
-
 #: The options of a presence question.
 YES_NO = ("yes", "no")
 
@@ -355,8 +349,6 @@ def export_questions(run: RunDir) -> Iterator[Question]:
 
 
 # --- several runs ----------------------------------------------------------------------------
-
-
 def load_complete(paths: Sequence[Path]) -> list[RunDir]:
     """The complete runs below the paths. Raises UserError: none, or of different data."""
     return order_runs([run for run in map(RunDir, collect_runs(paths)) if run.is_complete])

@@ -49,8 +49,6 @@ def make_sections(comparisons: Table = COMPARISONS) -> list[Section]:
 
 
 # --- columns and cells -----------------------------------------------------------------------
-
-
 def _entry_columns(column: str, titles: Mapping[str, Any], show: Show | None = None) -> list[Column]:
     """A column for each of `titles`: title -> the entry, in `column` of the frame, of the estimates shown."""
     return [Column(title, {column: name}, show or estimate()) for title, name in titles.items()]
@@ -77,8 +75,6 @@ def _show_refused(figures: Sequence[Figure]) -> str:
 
 
 # --- results ---------------------------------------------------------------------------------
-
-
 def make_results_table(
     key: str = "results", title: str = "Results", metrics: Sequence[str] | None = None
 ) -> Table:
@@ -118,8 +114,6 @@ def _make_results() -> Section:
 
 
 # --- families of negation --------------------------------------------------------------------
-
-
 def _make_families() -> Section:
     """Tables by family of negation, and by the difficulty of a sentence if it is known."""
     rows = [*RUN, Row("group", "family")]
@@ -157,8 +151,6 @@ def _plot_curve(axis: str, condition: str) -> plots.Plot:
 
 
 # --- the negation gap, and what decides an edit ----------------------------------------------
-
-
 def _make_gap() -> Section:
     """Tables of the gap, over all samples and by template, and of what a rewriter loses; two plots."""
     of_gap = {"statistic": "gap"}
@@ -262,8 +254,6 @@ def make_minimal_pairs() -> Section:
 
 
 # --- judges and people -----------------------------------------------------------------------
-
-
 def _make_judges() -> Section:
     """Error rates and controls of judges, corrected estimates, agreement, and the tables of labels."""
     rates = {"sensitivity": "sensitivity", "specificity": "specificity", "ROC-AUC": "auc"}
@@ -351,8 +341,6 @@ def make_label_tables() -> list[Table]:
 
 
 # --- protocols -------------------------------------------------------------------------------
-
-
 def _make_protocols() -> Section:
     """The estimates under either protocol, by quirk of the published one."""
     columns = [

@@ -56,9 +56,8 @@ from nein.wording.families import MINIMAL_PAIRS
 #: Largest ratio of two aspect ratios that count as equal, since editors round sides.
 ASPECT = 1.05
 
+
 # --- edits -----------------------------------------------------------------------------------
-
-
 @dataclass(kw_only=True, eq=False)
 class Edit(Stage):
     """The first stage: sample image and instruction -> edited image, by one editor.
@@ -151,8 +150,6 @@ class Edit(Stage):
 
 
 # --- scores ----------------------------------------------------------------------------------
-
-
 class Scorer:
     """The models and caches of all metrics of a command, shared by threads; models load on first use."""
 
@@ -350,8 +347,6 @@ def _write_features(
 
 
 # --- models and options of metrics -----------------------------------------------------------
-
-
 def list_model_kinds(metrics: Iterable[str]) -> list[str]:
     """The kinds of models that these metrics need: of encoders and judges, or a network's "module:class"."""
     return list(dict.fromkeys(kind for name in metrics for kind in METRICS[name].models))
