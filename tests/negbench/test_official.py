@@ -83,10 +83,10 @@ def test_captions_are_lists_of_literals(tmp_path):
 
 def test_a_list_without_commas_is_refused_and_quotes_in_a_caption_are_not():
     both = """('A dog.', "No 'cat' 'dog'.")"""
-    assert official.strings(both, "x.csv") == ("A dog.", "No 'cat' 'dog'.")
+    assert official.parse_strings(both, "x.csv") == ("A dog.", "No 'cat' 'dog'.")
     for cell in ("['A dog.' 'No cat.']", "['A dog.'\n '''No cat.''']", r"['It\'s' 'a','' u'd']"):
         with pytest.raises(UserError, match=r"x.csv: .* is not a list of strings"):
-            official.strings(cell, "x.csv")
+            official.parse_strings(cell, "x.csv")
 
 
 def test_a_cell_is_never_run(tmp_path):

@@ -124,9 +124,9 @@ def read_captions(config: ClipConfig) -> tuple[list[RetrievalItem], int]:
     items: list[RetrievalItem] = []
     for line, row in official.iter_rows(path, (config.image_column,)):
         location = f"'{path}', line {line}"
-        column = official.caption_column(list(row), path, config.caption_column)
-        image = official.cell(row, config.image_column, location)
-        texts = official.caption_texts(row[column], column, f"{location}, {column}")
+        column = official.find_caption_column(list(row), path, config.caption_column)
+        image = official.get_cell(row, config.image_column, location)
+        texts = official.parse_captions(row[column], column, f"{location}, {column}")
         if not texts:
             rows_skipped += 1
             continue

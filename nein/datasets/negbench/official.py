@@ -1,9 +1,9 @@
-"""NegBench's CSV files (github.com/m1k2zoo/negbench): reading, and writing in the released code's form.
+"""Reads and writes NegBench's CSV files in the form of the released code (github.com/m1k2zoo/negbench):
 
     retrieval        filepath, captions (the text of a Python list of strings)
     multiple choice  correct_answer, caption_0 .. caption_3, correct_answer_template, image_path
     binary           correct_answer, caption_0, caption_1, image_path
-    NegCap           filepath and a caption: one per row, for the released training code takes a cell as it is
+    NegCap           filepath and one caption per row: the released training code does not parse a cell
 
 Ours have further columns, which the released code ignores: `id`, `source`, `template_0` .. (each option's
 own), `positive_objects`, `negative_objects`.
@@ -32,30 +32,29 @@ from nein.engine import atomic
 from nein.engine.atomic import Row
 from nein.loading.errors import UserError
 
-LIMIT = 1 << 28  # characters a cell may hold: it may be an image in base64
-_SIDE_BY_SIDE = re.compile(r"""['"]\s*\w{0,2}['"]""")  # maybe two strings without a comma
 #: The file's word for a template -> ours; the last one is for a training image that shows one object only.
 MODIFIED = "modified_positive"
 WORDS = {"positive": AFFIRMATION, "negative": NEGATION, "hybrid": HYBRID, MODIFIED: AFFIRMATION}
 THEIRS = {AFFIRMATION: "positive", NEGATION: "negative", HYBRID: "hybrid"}
-#: Columns that hold captions, the first is read: lists, or one text each (as released, and open_clip).
-LISTS = ("negative_captions", "captions")
-CAPTIONS = (*LISTS, "caption", "title")
-#: Templates of the wrong options by position. In the released files about photographs ("real") the right
-#: option is at 0; the released table for "synthetic" has a wrong one there, so it may stand anywhere.
+#: Layout -> template of each option by position; None: that of `correct_answer_template`. In the released files
+#: about photographs ("real") the right option is at 0; the table for "synthetic" has a wrong one there.
 POSITIONS: Mapping[str, tuple[str | None, ...]] = {
     "real": (None, HYBRID, AFFIRMATION, NEGATION),
     "synthetic": (AFFIRMATION, HYBRID, HYBRID, NEGATION),
     "control": (None, None, None, None),  # nothing but affirmations, of which nothing is known
 }
+_OUR_COLUMNS = ("id", "source", "positive_objects", "negative_objects")
 
 
-# --- rows of a file ----------------------------------------------------------------------------
+# --- reading files -----------------------------------------------------------------------------
+
+
+CELL_LIMIT = 1 << 28  # characters: a cell may be an image in base64
 
 
 def iter_rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
     """Yields (last line, cells) per CSV row, split at tabs if the header has one. Raises UserError."""
-    csv.field_size_limit(LIMIT)
+    csv.field_size_limit(CELL_LIMIT)
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             header = file.readline()
@@ -82,14 +81,11 @@ def iter_rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, dict[str
         raise UserError(f"'{path}' is not a CSV file in UTF-8: {error}.") from None
 
 
-# --- files -------------------------------------------------------------------------------------
-
-
 def read_retrieval(path: Path, kind: str = records.ORIGINAL) -> tuple[RetrievalItem, ...]:
     """Reads a retrieval file; captions may be missing, as in the released paraphrases. Raises UserError."""
     items = []
-    for location, row, fields in _rows(path, ("filepath", "captions")):
-        captions = strings(row["captions"], f"{location}, captions")
+    for location, row, fields in _iter_records(path, ("filepath", "captions")):
+        captions = parse_strings(row["captions"], f"{location}, captions")
         items.append(RetrievalItem(captions=captions, kind=kind, **fields))
     records.check_ids(items, str(path))
     return tuple(items)
@@ -98,51 +94,54 @@ def read_retrieval(path: Path, kind: str = records.ORIGINAL) -> tuple[RetrievalI
 def read_questions(path: Path, layout: str = "real") -> tuple[Question, ...]:
     """Reads a multiple-choice or binary file. layout: a key of `POSITIONS` for files without `template_0`."""
     questions = []
-    for location, row, fields in _rows(path, ("image_path", "correct_answer", "caption_0", "caption_1")):
-        names = itertools.takewhile(row.__contains__, (f"caption_{k}" for k in range(len(row))))
-        texts = [row[name] for name in names]
-        while texts and not texts[-1]:
+    for location, row, fields in _iter_records(
+        path, ("image_path", "correct_answer", "caption_0", "caption_1")
+    ):
+        texts = []
+        while f"caption_{len(texts)}" in row:
+            texts.append(row[f"caption_{len(texts)}"])
+        while texts and not texts[-1]:  # a question with fewer options than others
             texts.pop()
-        correct = correct_index(row["correct_answer"], len(texts), f"{location}, correct_answer")
-        type_ = _template(row.get("correct_answer_template", ""), location)
+        correct = parse_index(row["correct_answer"], len(texts), f"{location}, correct_answer")
+        type_ = _parse_template(row.get("correct_answer_template", ""), location)
         if "template_0" in row:
-            kinds = [_template(row.get(f"template_{k}", ""), location) for k in range(len(texts))]
+            templates = [_parse_template(row.get(f"template_{k}", ""), location) for k in range(len(texts))]
         else:
-            has_templates = type_ is not None and len(texts) == 4 and (correct == 0 or layout == "synthetic")
-            kinds = [*(POSITIONS[layout] if has_templates else [None] * len(texts))]
-            kinds[correct] = type_
-        options = tuple(map(Option, texts, kinds))
+            is_known = type_ is not None and len(texts) == 4 and (correct == 0 or layout == "synthetic")
+            templates = list(POSITIONS[layout]) if is_known else [None] * len(texts)
+            templates[correct] = type_
+        options = tuple(map(Option, texts, templates))
         questions.append(Question(options=options, correct=correct, type=type_, **fields))
     records.check_records(questions, str(path))
     return tuple(questions)
 
 
-def _rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[str, dict[str, str], Row]]:
-    """Yields (file and line, cells, shared fields). The id is the image's name; a second row gets "#2"."""
+def _iter_records(path: Path, needed: Sequence[str]) -> Iterator[tuple[str, dict[str, str], Row]]:
+    """Yields (file and line, cells, fields that all records share). The id is the image's name; its second
+    row gets "#2". needed: the columns, that of the image first."""
     rows = []
     for line, cells in iter_rows(path, needed):
         location = f"'{path}', line {line}"
-        rows.append((location, cells, cell(cells, needed[0], location)))
-    names, counts = short_names(image for *_, image in rows), Counter[str]()
+        rows.append((location, cells, get_cell(cells, needed[0], location)))
+    names, counts = shorten_names(image for *_, image in rows), Counter[str]()
     for location, cells, image in rows:
         name = names[image]
         counts[name] += 1
         record_id = cells.get("id") or (name if counts[name] == 1 else f"{name}#{counts[name]}")
-        objects = [
-            strings(cells[column], f"{location}, {column}") if cells.get(column, "").strip() else None
-            for column in _FACTS[2:]
-        ]
-        fields = {"id": record_id, "image": image, "source": cells.get("source") or name}
-        yield location, cells, {**fields, "positives": objects[0], "negatives": objects[1]}
+        fields: Row = {"id": record_id, "image": image, "source": cells.get("source") or name}
+        for field_name, column in (("positives", "positive_objects"), ("negatives", "negative_objects")):
+            text = cells.get(column, "")
+            fields[field_name] = parse_strings(text, f"{location}, {column}") if text.strip() else None
+        yield location, cells, fields
 
 
-_FACTS = ("id", "source", "positive_objects", "negative_objects")
+# --- writing files -----------------------------------------------------------------------------
 
 
 @dataclass
 class Table:
-    """A CSV file of captions, or of questions with up to `options` options, written as its records come; it
-    gets its name when `files` closes well.
+    """A CSV file of captions, or of questions with up to `options` options, written record by record; it gets
+    its name when `files` closes without an error.
 
     training  One caption per row (`ID/c0`, `ID/c1`, ..), which the released training code reads with
               `--csv-img-key filepath --csv-caption-key caption --csv-separator ,`; a question that affirms
@@ -165,7 +164,7 @@ class Table:
             raise UserError(f"{self.path}: the id '{record.id}' occurs more than once; rename an image.")
         self.ids.add(record.id)
         records.check_records([record], str(self.path))
-        rows, text = self._cells(record), io.StringIO()
+        rows, text = self._make_rows(record), io.StringIO()
         writer = csv.DictWriter(text, self._columns(), restval="", lineterminator="\n")
         if self._file is None:
             self._file = self.files.enter_context(atomic.write_file(self.path))
@@ -178,24 +177,26 @@ class Table:
 
     def _columns(self) -> list[str]:
         if not self.options:
-            return ["filepath", "caption" if self.training else "captions", *_FACTS]
-        captions, made_as = ([f"{name}_{k}" for k in range(self.options)] for name in ("caption", "template"))
+            return ["filepath", "caption" if self.training else "captions", *_OUR_COLUMNS]
+        captions = [f"caption_{k}" for k in range(self.options)]
+        templates = [f"template_{k}" for k in range(self.options)]
         columns = ["correct_answer", *captions, "correct_answer_template", "image_path"]
-        return [*columns, *_FACTS[:2], *made_as, *_FACTS[2:]]
+        return [*columns, *_OUR_COLUMNS[:2], *templates, *_OUR_COLUMNS[2:]]
 
-    def _cells(self, record: RetrievalItem | Question) -> list[Row]:
-        named = (record.positives, record.negatives)
-        objects = [None if names is None else repr([*names]) for names in named]
-        row: Row = dict(zip(_FACTS, (record.id, record.source, *objects), strict=True))
+    def _make_rows(self, record: RetrievalItem | Question) -> list[Row]:
+        row: Row = {"id": record.id, "source": record.source}
+        row["positive_objects"] = None if record.positives is None else repr(list(record.positives))
+        row["negative_objects"] = None if record.negatives is None else repr(list(record.negatives))
         if isinstance(record, RetrievalItem):
             row["filepath"] = record.image
             if not self.training:
                 return [{**row, "captions": repr(list(record.captions))}]
-            texts = enumerate(record.texts)
-            return [{**row, "caption": text, "id": f"{record.id}/c{k}"} for k, text in texts]
+            return [
+                {**row, "caption": text, "id": f"{record.id}/c{k}"} for k, text in enumerate(record.texts)
+            ]
         word = THEIRS.get(record.type or "", "")
-        alone = record.positives is not None and len(record.positives) < 2
-        if self.training and record.type == AFFIRMATION and alone:
+        has_one_object = record.positives is not None and len(record.positives) < 2
+        if self.training and record.type == AFFIRMATION and has_one_object:
             word = MODIFIED
         row |= {"correct_answer": record.correct, "correct_answer_template": word}
         for k, option in enumerate(record.options):
@@ -206,7 +207,7 @@ class Table:
 def write(
     path: Path, records: Sequence[RetrievalItem] | Sequence[Question], *, training: bool = False
 ) -> None:
-    """A file of captions, or of questions. training: see `Table`."""
+    """Writes a file of captions, or of questions. training: see `Table`."""
     options = [len(record.options) for record in records if isinstance(record, Question)]
     with contextlib.ExitStack() as files:
         table = Table(path, files, max(options, default=0), training)
@@ -214,31 +215,37 @@ def write(
             table.add(record)
 
 
-# --- cells -------------------------------------------------------------------------------------
+# --- names and cells ---------------------------------------------------------------------------
 
 
-def short_names(references: Iterable[str]) -> dict[str, str]:
+def shorten_names(references: Iterable[str]) -> dict[str, str]:
     """Reference -> the shortest unique end of its path: "dog.jpg", or "patient7/study1/view1_frontal.jpg"."""
     ends: dict[str, list[str]] = {}
     for name in dict.fromkeys(references):
         parts = split_path(name) or (name,)
         ends[name] = ["/".join(parts[-count:]) for count in range(1, len(parts) + 1)]
-    times = Counter(itertools.chain(*ends.values()))
-    return {
-        name: next((end for end in candidates if times[end] == 1), candidates[-1])
-        for name, candidates in ends.items()
-    }
+    counts = Counter(itertools.chain(*ends.values()))
+    names = {}
+    for name, candidates in ends.items():
+        unique = [end for end in candidates if counts[end] == 1]
+        names[name] = unique[0] if unique else candidates[-1]
+    return names
 
 
-def cell(row: Mapping[str, str], column: str, location: str) -> str:
-    """A cell that must not be empty, without white space around it."""
+def get_cell(row: Mapping[str, str], column: str, location: str) -> str:
+    """A cell without white space around it. Raises UserError if it is empty."""
     if not row[column].strip():
         raise UserError(f"{location}: the column '{column}' is empty.")
     return row[column].strip()
 
 
-def caption_column(columns: Sequence[str], path: Path, requested: str | None = None) -> str:
-    """The column that holds captions: the one asked for, else the first of CAPTIONS. Raises UserError."""
+#: Columns that may hold captions; the first is read. Lists (as released), or one text each (open_clip).
+LISTS = ("negative_captions", "captions")
+CAPTIONS = (*LISTS, "caption", "title")
+
+
+def find_caption_column(columns: Sequence[str], path: Path, requested: str | None = None) -> str:
+    """The column that holds captions: `requested`, else the first of CAPTIONS. Raises UserError."""
     allowed = (requested,) if requested else CAPTIONS
     for name in allowed:
         if name in columns:
@@ -250,17 +257,18 @@ def caption_column(columns: Sequence[str], path: Path, requested: str | None = N
     )
 
 
-def caption_texts(text: str, column: str, location: str) -> tuple[str, ...]:
+def parse_captions(text: str, column: str, location: str) -> tuple[str, ...]:
     """The captions of a cell: the strings of a list, else its text. A column of LISTS must hold lists."""
     if column in LISTS:
-        return strings(text, location)
+        return parse_strings(text, location)
     try:
-        return strings(text, location) if text.strip().startswith("[") else (text,)
+        return parse_strings(text, location) if text.strip().startswith("[") else (text,)
     except UserError:  # "[object] on a table": a caption may begin so
         return (text,)
 
 
-def correct_index(text: str, count: int, location: str) -> int:
+def parse_index(text: str, count: int, location: str) -> int:
+    """The number of one of `count` options. Raises UserError."""
     try:
         value = float(text)  # a file that went through pandas may say "0.0"
     except ValueError:
@@ -270,8 +278,8 @@ def correct_index(text: str, count: int, location: str) -> int:
     return int(value)
 
 
-def _template(word: str, location: str) -> str | None:
-    """Our name for a template, from the file's or our own."""
+def _parse_template(word: str, location: str) -> str | None:
+    """Our name for a template, from the file's name or ours."""
     word = word.strip().lower()
     template = WORDS.get(word, word)
     if template and template not in records.TEMPLATES:
@@ -279,17 +287,20 @@ def _template(word: str, location: str) -> str | None:
     return template or None
 
 
-def strings(text: str, location: str) -> tuple[str, ...]:
+_ADJACENT_STRINGS = re.compile(r"""['"]\s*\w{0,2}['"]""")  # maybe two strings without a comma
+
+
+def parse_strings(text: str, location: str) -> tuple[str, ...]:
     """Parses a list cell, "['a', 'b']". Refuses NumPy's form without commas: Python would join strings."""
     try:
-        value, count = ast.literal_eval(text.strip()), None
-        if _SIDE_BY_SIDE.search(text):
+        value, literals = ast.literal_eval(text.strip()), None
+        if _ADJACENT_STRINGS.search(text):
             tokens = tokenize.generate_tokens(io.StringIO(text.strip()).readline)
-            count = sum(token.type == tokenize.STRING for token in tokens)
+            literals = sum(token.type == tokenize.STRING for token in tokens)
     except (ValueError, tokenize.TokenError, SyntaxError, MemoryError, RecursionError):
         value = None
     if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
-        if count in (None, len(value)):
+        if literals in (None, len(value)):
             return tuple(value)
     excerpt = text if len(text) <= 60 else f"{text[:57]}..."
     raise UserError(f"{location}: {excerpt!r} is not a list of strings, such as ['a dog', 'a cat'].")

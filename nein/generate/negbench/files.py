@@ -157,7 +157,7 @@ def read_chexpert(path: Path, count: int) -> Iterator[Concepts]:
     images = []
     for line, row in official.iter_rows(path, ("Path", *FINDINGS)):
         location = f"'{path}', line {line}"
-        name = PurePosixPath(official.cell(row, "Path", location))
+        name = PurePosixPath(official.get_cell(row, "Path", location))
         labels: dict[str, float | None] = {}  # 1: present, 0: absent, -1: uncertain, None: not mentioned
         for finding in FINDINGS:
             try:
@@ -180,7 +180,9 @@ def read_ham10000(path: Path, count: int) -> Iterator[Concepts]:
     """HAM10000's images. All other diagnoses are absent, whatever `count` is. A lesion is one `source_id`."""
     for line, row in official.iter_rows(path, ("lesion_id", "image_id", "dx")):
         location = f"'{path}', line {line}"
-        code, name, lesion = (official.cell(row, key, location) for key in ("dx", "image_id", "lesion_id"))
+        code, name, lesion = (
+            official.get_cell(row, key, location) for key in ("dx", "image_id", "lesion_id")
+        )
         if code not in DIAGNOSES:
             allowed = ", ".join(DIAGNOSES)
             raise UserError(f"{location}, dx: '{code}' is not a diagnosis; allowed: {allowed}.")
