@@ -56,9 +56,9 @@ def make_model(folder: Path, width: int, layers: int) -> Path:
 
 def write_data(folder: Path, scenes: int) -> None:
     """Drawn scenes, and files about them in the released layout."""
-    for image in drawn.concepts("val", scenes):
+    for image in drawn.draw_concepts("val", scenes):
         write_png(folder / image.path, drawn.draw_image(image.path))
-    task, asked = drawn.tasks("val", scenes)
+    task, asked = drawn.make_tasks("val", scenes)
     official.write(folder / "retrieval.csv", task.original)
     official.write(folder / "negated_retrieval.csv", task.negated)
     official.write(folder / "mcq.csv", asked.questions)

@@ -31,8 +31,8 @@ def test_the_axes_hold_out_one_thing_each_and_the_last_three():
 
 @pytest.mark.parametrize("wordings", [("code",), ("code", *sentences.VARIED)])
 def test_what_clip_is_taught_names_no_held_out_object_and_no_held_out_wording(wordings):
-    captions = drawn.negcap("train", 120, 0, TAUGHT, wordings, originals=1)
-    questions = drawn.negmcq("train", 120, 0, TAUGHT, wordings, hard=True)
+    captions = drawn.draw_negcap("train", 120, 0, TAUGHT, wordings, originals=1)
+    questions = drawn.draw_negmcq("train", 120, 0, TAUGHT, wordings, hard=True)
     texts = [text for item in captions for text in item.captions]
     texts += [option.text for question in questions for option in question.options]
     assert named(texts, HELD_OUT) == set()
@@ -43,7 +43,7 @@ def test_what_clip_is_taught_names_no_held_out_object_and_no_held_out_wording(wo
 
 
 def test_clip_is_tested_in_other_sentences_about_the_same_scenes():
-    tasks = {name: drawn.tasks("val", 40, 0, WORLDS[name]) for name in OLD}
+    tasks = {name: drawn.make_tasks("val", 40, 0, WORLDS[name]) for name in OLD}
     originals = [item.captions for item in tasks["nano:taught"][0].original]
     for name, (retrieval, choice) in tasks.items():
         assert [item.captions for item in retrieval.original] == originals
@@ -60,7 +60,7 @@ def test_clip_is_tested_in_other_sentences_about_the_same_scenes():
 @pytest.mark.parametrize("name", NEW)
 def test_clip_is_asked_about_held_out_objects_alone(name):
     world = WORLDS[name]
-    retrieval, choice = drawn.tasks("val", 80, 0, world)
+    retrieval, choice = drawn.make_tasks("val", 80, 0, world)
     questions = choice.questions
     assert len(questions) > 20
     assert named(option.text for q in questions for option in q.options) <= set(HELD_OUT)
@@ -69,7 +69,9 @@ def test_clip_is_asked_about_held_out_objects_alone(name):
 
 
 def test_a_caption_question_has_one_true_claim_among_its_options():
-    asked = [(one, drawn.caption_question(one, 0, "has")) for one in drawn.concepts("train", 60, TAUGHT)]
+    asked = [
+        (one, drawn.make_caption_question(one, 0, "has")) for one in drawn.draw_concepts("train", 60, TAUGHT)
+    ]
     questions = [(image, question) for image, question in asked if question is not None]
     assert len(questions) > 40
     for image, question in questions:

@@ -29,7 +29,7 @@ from tests.rehearsal import ScriptedJudge
 
 def truth(image, thing):
     _, split, name = image.split("/")
-    return thing not in drawn.scene(split, int(name[:-4])).categories
+    return thing not in drawn.draw_scene(split, int(name[:-4])).categories
 
 
 def test_a_negated_caption_is_held_against_its_original_one_and_chance():
@@ -53,7 +53,9 @@ def test_a_negated_caption_is_held_against_its_original_one_and_chance():
 @pytest.fixture
 def judged_world(tmp_path, monkeypatch):
     """A finished retrieval in the nano world, and a judge that errs in every tenth answer."""
-    known = {render(drawn.scene("val", k)).tobytes(): drawn.scene("val", k).categories for k in range(40)}
+    known = {
+        render(drawn.draw_scene("val", k)).tobytes(): drawn.draw_scene("val", k).categories for k in range(40)
+    }
 
     def rule(image, prompt):
         name = prompt.partition("contain ")[2].partition("?")[0].strip()

@@ -185,17 +185,17 @@ def test_training_options_stand_anywhere():
 
 
 def test_the_nano_captions_and_questions_are_true_of_the_scenes():
-    task, asked = drawn.tasks("dev", 60)
+    task, asked = drawn.make_tasks("dev", 60)
     records.check_records(task.original, "here")
     records.check_records(task.negated, "here")
     assert [item.id for item in task.original] == [item.id for item in task.negated]
     for item in task.negated:
-        shown = drawn.scene("dev", int(item.id[-6:])).categories
+        shown = drawn.draw_scene("dev", int(item.id[-6:])).categories
         assert item.negatives
         assert not set(item.negatives) & set(shown)
         assert any(f"no {name} in" in text for name in item.negatives for text in item.captions)
     for question in asked.questions:
-        shown = drawn.scene("dev", int(question.image[-10:-4])).categories
+        shown = drawn.draw_scene("dev", int(question.image[-10:-4])).categories
         assert [true(option.text, shown) for option in question.options] == [True, False, False, False]
 
 

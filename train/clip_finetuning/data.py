@@ -65,12 +65,12 @@ def load(config: ClipConfig) -> Corpus:
     # Read or draw the records.
     if is_nano(config.captions):
         world_name = world(config.captions)
-        captions = drawn.negcap("train", scenes, seed, world_name, wordings, config.original_captions)
+        captions = drawn.draw_negcap("train", scenes, seed, world_name, wordings, config.original_captions)
     else:
         captions, rows_skipped = read_captions(config)
     if is_nano(config.questions):
         world_name = world(config.questions)
-        questions = drawn.negmcq("train", scenes, seed, world_name, wordings, config.caption_questions)
+        questions = drawn.draw_negmcq("train", scenes, seed, world_name, wordings, config.caption_questions)
     else:
         questions = official.read_questions(Path(config.questions))
     captions, questions = captions[: config.limit], questions[: config.limit]

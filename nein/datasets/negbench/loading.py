@@ -1,4 +1,5 @@
-"""Finds the tasks of `--data` and `--datasets`: the miniature world, or official CSV files below a folder."""
+"""Loads the data sets of `--data` and `--datasets` with their tasks: from released files below a folder, or
+drawn in the miniature world."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from nein.datasets import interleave_sources
 from nein.datasets.negbench import official, other_tests, records, registry
@@ -21,14 +23,12 @@ from nein.nano.scenes import is_nano
 from nein.nano.scenes import world as world_of
 
 log = logging.getLogger(__name__)
-GALLERY = 25_000  # images, sorted by name, that SimpleNeg's captions search (steer.py of its release)
-PAIRS = 300  # pairs of drawn scenes when no number is asked for
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """All tasks over the same images: a selection must not decide who shares a batch. Questions are in the
-    order of `interleave_sources`, except groups that must be right together."""
+    """All tasks over the same images, so that a selection of tasks does not change the batches. Questions are
+    in the order of `interleave_sources`, except groups that must be right together."""
 
     name: str
     title: str
@@ -41,10 +41,11 @@ class DataSet:
 
     @functools.cached_property
     def sha256(self) -> str:
-        total = hashlib.sha256()
+        """The digest of all records."""
+        digest = hashlib.sha256()
         for task in self.tasks:
-            total.update(f"{task.name}/{task.variant}/{task.sha256}\n".encode())
-        return total.hexdigest()
+            digest.update(f"{task.name}/{task.variant}/{task.sha256}\n".encode())
+        return digest.hexdigest()
 
 
 def load(
@@ -57,35 +58,38 @@ def load(
     seed: int = 0,
     protocol: str = "fixed",
 ) -> list[DataSet]:
-    """The data sets of a command. Raises UserError for one that is not there and for wrong files.
+    """The data sets of a command. Raises UserError for a missing one and for wrong files.
 
-    data         "nano" or "nano:WORLD", a folder with official files anywhere in it, or one such file.
-    names        Rows of `registry.ROWS`, or "all" that are there but those read by name only; of "nano",
-                 "all" is NegBench over its scenes, drawn by `scenes`, `split` and `seed`.
+    data         "nano" or "nano:WORLD", a folder with released files anywhere in it, or one such file.
+    names        Rows of `registry.ROWS`; "all": those whose files exist, except rows marked `by_name`. Of
+                 "nano", "all" is NegBench over its scenes, drawn by `scenes`, `split` and `seed`.
     image_roots  "FOLDER", or "NAME=FOLDER" for one data set; see `media.Files`.
-    protocol     For readers with a quirk.
+    protocol     For readers whose release has a bug: docs/reference/quirks.md.
     """
     if is_nano(data):
         drawn = dict.fromkeys(NANO if name == "all" else name for name in names)
         return [_draw_dataset(name, data, scenes, split, seed, protocol) for name in drawn]
-    if not (folder := expand_user(data)).exists():
+    folder = expand_user(data)
+    if not folder.exists():
         raise UserError(
             f"--data is '{data}'; it must be nano, a folder with the files of a test, or one of them."
         )
-    listing = _listing(folder)
+    listing = _list_files(folder)
     if folder.is_file() and not listing:
         raise UserError(
             f"'{data}' does not have the name of a released file; rename it. Your own data are "
             "retrieval.csv, negated_retrieval.csv, mcq.csv or binary_mcq.csv."
         )
-    roots, named = _roots(image_roots), [name for name in dict.fromkeys(names) if name != "all"]
-    if other := next((name for name in named if name not in ROWS), None):
-        raise unknown("data set", other, ROWS)
+    roots, named = _parse_roots(image_roots), [name for name in dict.fromkeys(names) if name != "all"]
+    for name in named:
+        if name not in ROWS:
+            raise unknown("data set", name, ROWS)
     loaded = []
     for row in ROWS.values() if "all" in names else (ROWS[name] for name in named):
         if row.by_name and row.name not in named:
             continue
-        if (dataset := _dataset(row, listing, roots, protocol)) is not None:
+        dataset = _read_dataset(row, listing, roots, protocol)
+        if dataset is not None:
             loaded.append(dataset)
         elif row.name in named:
             files = ", ".join(dict.fromkeys(part.files[0] for part in row.parts))
@@ -99,16 +103,18 @@ def load(
 
 
 def check_images(data: DataSet) -> None:
-    """Raises UserError when no image is there, or one has two names; single ones become unscored rows."""
+    """Raises UserError if no image exists, or one has two references. Some missing ones are no error: their
+    rows are unscored."""
     if not isinstance(data.media, Files):
         return
-    names, first = data.references, dict[Path, str]()
-    count = Counter(map(file_name, names))
+    names = data.references
+    counts = Counter(map(file_name, names))
+    first: dict[Path, str] = {}  # file -> its first reference
     for name in names:
-        if count[file_name(name)] > 1 and (path := data.media.find_path(name)) is not None:
-            other = first.setdefault(path.resolve(), name)
-            if other != name:
-                raise UserError(f"{data.title} names one image as both '{other}' and '{name}'; use one name.")
+        path = data.media.find_path(name) if counts[file_name(name)] > 1 else None
+        other = name if path is None else first.setdefault(path.resolve(), name)
+        if other != name:
+            raise UserError(f"{data.title} names one image as both '{other}' and '{name}'; use one name.")
     if not any(map(data.media.find_path, names)):
         raise UserError(
             f"None of the {len(names)} images of {data.title} exists (the first is '{names[0]}'); pass "
@@ -119,10 +125,15 @@ def check_images(data: DataSet) -> None:
 def select_tasks(
     data: DataSet, kinds: Sequence[str], variants: Sequence[str], limit: int | None = None
 ) -> list[Task]:
-    """The tasks of the wanted kinds and variants, with their first `limit` images or questions."""
-    tasks = (task for task in data.tasks if {"all", task.what}.intersection(kinds))
-    tasks = (task for task in tasks if {"all", task.variant}.intersection(variants))
-    return [task if limit is None else task.limit(limit) for task in tasks]
+    """The tasks of these kinds and variants, with their first `limit` images or questions."""
+    selected = []
+    for task in data.tasks:
+        if {"all", task.what}.intersection(kinds) and {"all", task.variant}.intersection(variants):
+            selected.append(task if limit is None else task.limit(limit))
+    return selected
+
+
+# --- the miniature world ---------------------------------------------------------------------------
 
 
 def _draw_dataset(name: str, data: str, scenes: int | None, split: str, seed: int, protocol: str) -> DataSet:
@@ -133,24 +144,26 @@ def _draw_dataset(name: str, data: str, scenes: int | None, split: str, seed: in
 
     if name not in ROWS:
         world = world_of(data)
-        tasks = drawn.tasks(split, scenes, seed, world)
-        return DataSet(
-            tasks[0].name.partition("/")[0], world.name, tuple(map(_interleave, tasks)), tasks[0].media
-        )
+        tasks = drawn.make_tasks(split, scenes, seed, world)
+        name = tasks[0].name.partition("/")[0]
+        return DataSet(name, world.name, tuple(map(_interleave, tasks)), tasks[0].media)
     if data != NANO or name not in ("nein", "scope"):
         raise UserError(
             f"'{name}' is not drawn in '{data}'; --data nano draws nein and scope. For published files pass "
             "--data FOLDER."
         )
-    make, count = nano_data.ensure if name == "nein" else scope.ensure_pairs, scenes or PAIRS
-    folder = make(split, count)
-    dataset = _dataset(ROWS[name], _listing(folder), {"": folder}, protocol)
+    count = scenes or 300  # pairs of scenes
+    folder = nano_data.ensure(split, count) if name == "nein" else scope.ensure_pairs(split, count)
+    dataset = _read_dataset(ROWS[name], _list_files(folder), {"": folder}, protocol)
     assert dataset is not None
     return replace(dataset, name=f"{NANO}-{name}")
 
 
-def _roots(image_roots: Sequence[str]) -> dict[str, Path]:
-    """Data set, or "" for all others -> folder."""
+# --- released files --------------------------------------------------------------------------------
+
+
+def _parse_roots(image_roots: Sequence[str]) -> dict[str, Path]:
+    """`--image-root` as data set, or "" for all others -> folder."""
     folders: dict[str, Path] = {}
     for item in image_roots:
         name, equals, folder = item.partition("=")
@@ -164,10 +177,12 @@ def _roots(image_roots: Sequence[str]) -> dict[str, Path]:
     return folders
 
 
-def _listing(top: Path) -> dict[str, list[Path]]:
-    """Released name, maybe with a folder's -> files at or below `top` that are known by it."""
-    parts = [part for row in ROWS.values() for part in row.parts]
-    released = {name for part in parts for name in (*part.files, *part.negated)}
+def _list_files(top: Path) -> dict[str, list[Path]]:
+    """Released name, maybe with its folder: "FOLDER/NAME" -> the files of that name at or below `top`."""
+    released = set[str]()
+    for row in ROWS.values():
+        for part in row.parts:
+            released.update(part.files, part.negated)
     paths: dict[str, list[Path]] = {}
     for path in [top] if top.is_file() else top.rglob("*"):
         for name in released & {path.name, f"{path.absolute().parent.name}/{path.name}"}:
@@ -175,7 +190,8 @@ def _listing(top: Path) -> dict[str, list[Path]]:
     return paths
 
 
-def _find(names: Sequence[str], listing: Mapping[str, list[Path]]) -> Path | None:
+def _find_file(names: Sequence[str], listing: Mapping[str, list[Path]]) -> Path | None:
+    """The file with the first of `names` that exists. Raises UserError if there are several."""
     paths = next((listing[name] for name in names if name in listing), [])
     if len(paths) > 1:
         listed = ", ".join(map(str, paths))
@@ -183,27 +199,34 @@ def _find(names: Sequence[str], listing: Mapping[str, list[Path]]) -> Path | Non
     return paths[0] if paths else None
 
 
-def _dataset(
+def _read_dataset(
     row: Row, listing: Mapping[str, list[Path]], roots: Mapping[str, Path], protocol: str
 ) -> DataSet | None:
-    sources = [(part, _find(part.files, listing), _find(part.negated, listing)) for part in row.parts]
-    wordings = [part for part, _, negated in sources if negated]
-    # Original captions alone: once, and only where no negated ones are there.
-    wordings = wordings or [part for part, file, _ in sources if part.negated and file][:1]
-    sources = [
-        (part, file, negated)
-        for part, file, negated in sources
-        if (file or negated) and (part in wordings or not part.negated)
-    ]
+    """The data set of a row, with the tasks whose files exist; None without any."""
+    parts = [(part, _find_file(part.files, listing), _find_file(part.negated, listing)) for part in row.parts]
+    retrieval = [part for part, _, negated in parts if negated]
+    if not retrieval:  # original captions alone: one task, not one per wording
+        retrieval = [part for part, file, _ in parts if part.negated and file][:1]
+    sources = []
+    for part, file, negated in parts:
+        if (file or negated) and (part in retrieval or not part.negated):
+            sources.append((part, file, negated))
     if not sources:
         return None
-    csv_folder = next(path for path in sources[0][1:] if path).parent
+    _, file, negated = sources[0]
+    csv_folder = (file or negated or Path()).parent
     media = Files(roots.get(row.name, roots.get("")), csv_folder=csv_folder)
-    tasks = [_task(row, part, file, negated, media, protocol) for part, file, negated in sources]
-    return DataSet(row.name, row.title, tuple(map(_interleave, _same_names(tasks))), media)
+    tasks = [_read_task(row, *source, media, protocol) for source in sources]
+    return DataSet(row.name, row.title, tuple(map(_interleave, _unify_references(tasks))), media)
 
 
-def _task(row: Row, part: Part, file: Path | None, negated: Path | None, media: Files, protocol: str) -> Task:
+GALLERY = 25_000  # images, sorted by name, that SimpleNeg's captions search (steer.py of its release)
+
+
+def _read_task(
+    row: Row, part: Part, file: Path | None, negated: Path | None, media: Files, protocol: str
+) -> Task:
+    """The task of one part, from its file and that of the negated captions; warns if a file is not whole."""
     name, paths = f"{row.name}/{part.task}", [path for path in (file, negated) if path is not None]
     origin = {"files": {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}}
     if part.negated:
@@ -213,7 +236,8 @@ def _task(row: Row, part: Part, file: Path | None, negated: Path | None, media: 
         task: Task = RetrievalTask(name, original, denied, media, part.variant, origin)
     elif part.judged:
         queries = other_tests.simpleneg(paths[0])
-        return RetrievalTask(name, (), queries, media, part.variant, origin, (*media.listing()[:GALLERY],))
+        gallery = tuple(media.list_images()[:GALLERY])
+        return RetrievalTask(name, (), queries, media, part.variant, origin, gallery)
     elif part.reader:
         questions = other_tests.read(part.reader, paths[0], protocol)
         return ChoiceTask(name, questions, media, part.variant, origin=origin)
@@ -229,22 +253,23 @@ def _task(row: Row, part: Part, file: Path | None, negated: Path | None, media: 
 
 
 def _interleave(task: Task) -> Task:
+    """The task with its questions in the order of `interleave_sources`, unless they form groups."""
     if not isinstance(task, ChoiceTask) or any(question.groups for question in task.questions):
         return task
     return replace(task, questions=interleave_sources(task.questions, lambda question: question.cluster))
 
 
-def _same_names(tasks: Sequence[Task]) -> Sequence[Task]:
+def _unify_references(tasks: Sequence[Task]) -> Sequence[Task]:
     """The tasks with one reference per image, the first, unless a file has two images of one name."""
-    first: dict[str, str] = {}
+    first: dict[str, str] = {}  # file name -> reference
     for task in tasks:
         names = {reference: file_name(reference) for reference in task.references}
         if len(set(names.values())) < len(names):
             return tasks
-        first = {name: reference for reference, name in names.items()} | first
-    return [
-        task.map_records(
-            lambda record: replace(record, image=first.get(file_name(record.image), record.image))
-        )
-        for task in tasks
-    ]
+        for reference, name in names.items():
+            first.setdefault(name, reference)
+
+    def unify(record: Any) -> Any:
+        return replace(record, image=first.get(file_name(record.image), record.image))
+
+    return [task.map_records(unify) for task in tasks]

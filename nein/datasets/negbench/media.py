@@ -95,7 +95,7 @@ class Files(Media):
         advice = "; give the folder of the right one as --image-root" if named else ""
         raise ImageError(f"{reference}: {len(named)} files below '{self.root}' have this name{advice}")
 
-    def listing(self) -> list[str]:
+    def list_images(self) -> list[str]:
         """References of all images below the root or the CSV file's folder. Raises UserError without any."""
         top = self.root or self.csv_folder
         files = [file for file in top.rglob("*") if file.suffix.lower() in PICTURE_SUFFIXES]

@@ -36,8 +36,8 @@ from nein.loading.errors import UserError
 MODIFIED = "modified_positive"
 WORDS = {"positive": AFFIRMATION, "negative": NEGATION, "hybrid": HYBRID, MODIFIED: AFFIRMATION}
 THEIRS = {AFFIRMATION: "positive", NEGATION: "negative", HYBRID: "hybrid"}
-#: Layout -> template of each option by position; None: that of `correct_answer_template`. In the released files
-#: about photographs ("real") the right option is at 0; the table for "synthetic" has a wrong one there.
+#: Layout -> template of each option by position; None: `correct_answer_template`. In the released files about
+#: photographs ("real") the right option is at 0; the table for "synthetic" has a wrong one there.
 POSITIONS: Mapping[str, tuple[str | None, ...]] = {
     "real": (None, HYBRID, AFFIRMATION, NEGATION),
     "synthetic": (AFFIRMATION, HYBRID, HYBRID, NEGATION),

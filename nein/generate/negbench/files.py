@@ -77,7 +77,7 @@ def _iter_source(config: NegbenchConfig) -> Iterator[Concepts]:
     if config.maker_for("text"):
         return (Concepts(f"pair-{number:06d}") for number in range(config.scenes))
     if config.source == "nano" or (config.source == "pairs" and captions is None):
-        return iter(drawn.concepts(config.split, config.scenes))
+        return iter(drawn.draw_concepts(config.split, config.scenes))
     annotated = config.source == "pairs" and instances is not None
     if config.source == "coco" or annotated or str(captions).endswith(".json"):
         return _read_coco(config)
