@@ -139,8 +139,7 @@ def read_source(source: str, split: str) -> tuple[Iterable[Row], Row, Path | Non
 
 
 def _make_item(row: Row, names: Mapping[str, str], letters: Sequence[str], folder: Path | None) -> Item:
-    """The question of a record. names: our field -> the record's. Raises ValueError; its text ends a sentence
-    about the record."""
+    """The question of a record. names: our field -> the record's. Raises ValueError."""
     row = {key: row.get(names[key]) for key in (*FIELDS, *letters)}
     if absent := [key for key in (*FIELDS, "A", "B") if row[key] in (None, "")]:
         raise ValueError(f"without {', '.join(absent)}")
@@ -217,8 +216,7 @@ def _join_files(
 
 
 def read_answers(path: Path, items: Iterable[Item]) -> dict[str, dict[str, str]]:
-    """Question id -> variant -> answer, of a .csv (index, original, negated; empty: no answer) or of another
-    harness's log. Raises UserError."""
+    """Id -> variant -> answer ("": none), of a .csv or of another harness's log. Raises UserError."""
     if path.suffix in harness.LOGS:
         return _read_log(path, items)
     columns, ids, texts = ("index", *VARIANTS), {item.id for item in items}, {}

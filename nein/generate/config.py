@@ -1,4 +1,7 @@
-"""The options of the commands that make data; the papers' values: `configs/*/generate-paper.yaml`."""
+"""The options of the commands that make data; the papers' values: `configs/*/generate-paper.yaml`.
+
+One class per command: `nein generate`, `stats`, `negbench generate`, `negvqa generate` and `negvqa check`.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ class BuildModels:
 
 @dataclass(kw_only=True)
 class BuildConfig(Preset, Limit, Seed, Sampler, RuntimeOptions, Output):
-    """Of `nein generate`."""
+    """How `nein generate` makes NeIn data."""
 
     presets = "nein/generate-"
     default_out = "runs/generate-PRESET"
@@ -64,28 +67,26 @@ class BuildConfig(Preset, Limit, Seed, Sampler, RuntimeOptions, Output):
         from nein.models import needs
 
         editor = needs.editor_needs([self.editor], self.preset, self.editor_options)
-        judges = *needs.model_needs("itm", self.models.itm), *needs.model_needs("vqa", self.models.vqa)
-        return [*editor, *judges]
+        itm, vqa = needs.model_needs("itm", self.models.itm), needs.model_needs("vqa", self.models.vqa)
+        return [*editor, *itm, *vqa]
 
     def check(self) -> None:
         if not self.family_labels:
             raise UserError("--families is empty; pass at least one family.")
-        for name in ("absent_below", "match_above"):
-            if not -1 <= getattr(self, name) <= 1:
-                flag = name.replace("_", "-")
-                raise UserError(f"--{flag} is {getattr(self, name)}; a cosine lies between -1 and 1.")
+        for flag, cosine in (("absent-below", self.absent_below), ("match-above", self.match_above)):
+            if not -1 <= cosine <= 1:
+                raise UserError(f"--{flag} is {cosine}; a cosine lies between -1 and 1.")
         if self.kept > self.queried:
             raise UserError(f"--kept is {self.kept}, more than the {self.queried} categories of --queried.")
         if not self.source:
             raise UserError(
-                "The paper preset needs captioned images; pass --source captions_train2014.json --images "
-                "train2014, a .jsonl file, or a folder of images with captions."
+                "--source is missing; pass COCO's captions and --images, a .jsonl file or a folder."
             )
 
 
 @dataclass(kw_only=True)
 class StatsConfig(Options):
-    """Which captions are counted, and by which words."""
+    """Which captions `nein stats` counts, by which words."""
 
     captions: Paths = argument("CAPTIONS", "COCO captions .json, .jsonl, or text lines")
     words: Paths = option(
@@ -97,6 +98,8 @@ class StatsConfig(Options):
 
 @dataclass(kw_only=True)
 class NegbenchConfig(Preset, Limit, Seed, RuntimeOptions, Output):
+    """How `nein negbench generate` makes NegBench data."""
+
     presets = "negbench/generate-"
     default_out = "runs/negbench-generate-PRESET"
     counted = "images"
@@ -142,7 +145,7 @@ class NegbenchConfig(Preset, Limit, Seed, RuntimeOptions, Output):
 
     @property
     def absent(self) -> int:
-        """How many absent objects an image gets: as published, where nothing is said."""
+        """The number of absent objects per image; by default as published."""
         return self.negatives or (3 if self.concepts == "annotations" else 5 if self.thing == "image" else 1)
 
     @property
@@ -166,13 +169,14 @@ class NegbenchConfig(Preset, Limit, Seed, RuntimeOptions, Output):
     def needs(self) -> list[Need]:
         from nein.models import needs
 
-        is_pairs, editor, pipeline = self.source == "pairs", self.maker_for("editor"), self.maker_for("text")
-        return [
-            *(needs.editor_needs([editor], self.preset, {"steps": self.steps}) if editor else []),
-            *filter(None, [Need.parse(pipeline)] if pipeline else []),
-            *(needs.model_needs("ovd", self.detector) if is_pairs or self.verify != "none" else []),
-            *(needs.model_needs("llm", self.llm.model) if self.asks_llm else []),
-        ]
+        found: list[Need] = []
+        if editor := self.maker_for("editor"):
+            found += needs.editor_needs([editor], self.preset, {"steps": self.steps})
+        if (pipeline := self.maker_for("text")) and (need := Need.parse(pipeline)):
+            found.append(need)
+        if self.source == "pairs" or self.verify != "none":
+            found += needs.model_needs("ovd", self.detector)
+        return [*found, *needs.model_needs("llm", self.llm.model)] if self.asks_llm else found
 
     def check(self) -> None:
         source, asks_llm = f"--source {self.source}", self.concepts == "llm"
@@ -208,7 +212,7 @@ class NegbenchConfig(Preset, Limit, Seed, RuntimeOptions, Output):
 
 @dataclass(kw_only=True)
 class ConversionConfig(Preset, Limit, Seed, OnDevice, Budget, Output):
-    """Of `nein negvqa generate`."""
+    """How `nein negvqa generate` makes NegVQA data."""
 
     presets = "negvqa/generate-"
     default_out = "runs/negvqa-generate-PRESET"

@@ -1,5 +1,6 @@
-"""How a data set of any of the three benchmarks is made: records, stages over shards of them, a summary; then
-parts of cards, and readers of captioned images.
+"""Makes a data set of any of the three benchmarks, which subclass `Maker` and `ShardStage`.
+
+Stages turn the records of a source into rows, shard by shard; then `finish` writes the files.
 
 OUT/manifest.json     what decides the data, where they come from, counts
 OUT/work/<stage>/     the rows of a stage, a file per shard
@@ -34,6 +35,8 @@ from nein.models.cached import Services
 from nein.models.llm import LlmOptions
 from nein.reporting.tables import format_rows
 
+# --- makers and stages ---------------------------------------------------------------------------
+
 UNREADABLE = "unreadable image"
 ImageOrReason = np.ndarray | str  # (H, W, 3) uint8, or why there is no image
 
@@ -45,15 +48,11 @@ class BuildFolder(Folder):
 
 
 class Maker:
-    """A data set that is being made. The constructor checks names, lists and models, and loads no model.
+    """Makes one data set. The constructor checks names, lists and models, and loads no model."""
 
-    listing  The records of the source; stages: those that the options need, in order.
-    decides  Names of the options that decide rows; the others may differ between commands on one folder.
-    """
-
-    listing: Listing[Any]
-    decides: str = ""
-    stages: Sequence[type[ShardStage]] = ()
+    listing: Listing[Any]  # the records of the source
+    decides: str = ""  # options that decide rows; the others may differ between commands on one folder
+    stages: Sequence[type[ShardStage]] = ()  # those that the options need, in order
     folder_type: type[Folder] = BuildFolder
 
     def __init__(self, config: Any, shard_size: int) -> None:
@@ -95,12 +94,9 @@ class Maker:
 
 
 class ShardStage(Stage):
-    """Makes the rows of a shard, which depend on shard, options and models alone.
+    """Makes the rows of a shard, which depend on shard, options and models alone."""
 
-    kind  The kind of the model that the stage needs, by which a manifest lists it.
-    """
-
-    kind: ClassVar[str]
+    kind: ClassVar[str]  # of the stage's model, by which a manifest lists it
 
     def __init__(self, maker: Any, device: str) -> None:
         self.maker, self.config, self.device = maker, maker.config, device
@@ -189,15 +185,11 @@ BAD_NAME = "the file name is not a plain name"
 
 @dataclass(frozen=True)
 class Listing(Generic[Record]):
-    """The records of a source in order. An unusable record stays, with its problem: it is counted, and
-    repairing it shifts no shard.
-
-    origin  Where the records come from, for the manifest; notes: oddity of the list -> its count.
-    """
+    """The records of a source in order; unusable ones stay, so that repairing them shifts no shard."""
 
     records: Sequence[Record]
-    origin: Row
-    notes: Mapping[str, int] = field(default_factory=dict)
+    origin: Row  # where the records come from, for the manifest
+    notes: Mapping[str, int] = field(default_factory=dict)  # oddity of the list -> its count
 
     def sha256(self) -> str:
         """SHA-256 over all fields of all records; a file counts by its name, not by its pixels."""

@@ -15,7 +15,7 @@ import itertools
 import random
 import re
 from collections import Counter, defaultdict
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -96,16 +96,12 @@ def load(config: ConversionConfig) -> Listing[Choice]:
         ids.add(records[-1].id)
     if all(record.problem for record in records):
         why = f" ({records[0].problem} in the first record)" if records else ""
-        raise UserError(
-            f"'{config.source}' has no usable question{why}; map its columns, for example "
-            "--columns.question prompt --columns.A option_a."
-        )
+        columns = "--columns.question prompt --columns.A option_a"
+        raise UserError(f"'{config.source}' has no usable question{why}; map its columns: {columns}.")
     return Listing(records, {"kind": "nano", "questions": config.questions} if is_nano else origin)
 
 
-def _read_choice(
-    row: Row, names: Mapping[str, str], folder: Path | None, number: int, ids: Container[str]
-) -> Choice:
+def _read_choice(row: Row, names: Row, folder: Path | None, number: int, ids: set[str]) -> Choice:
     """The question of a row. number: its line, which is its index if it has none; ids: of the rows before."""
     cells = {key: _read_text(row.get(name)) for key, name in names.items() if key != "image"}
     options = tuple(itertools.takewhile(bool, (cells[letter] for letter in LETTERS)))  # up to an empty one
@@ -346,20 +342,13 @@ class NegvqaMaker(maker.Maker):
         questions, records = list[Row](), list[Row]()
         copies: dict[str, str] = {}  # SHA-256 of an image -> its name below OUT
         for item, negation in outcomes:
-            records.append(
-                {
-                    "index": item.id,
-                    "category": item.subset,
-                    "question": item.question,
-                    "options": list(item.options),
-                    "right": None if item.problem else item.answer,
-                    "wrong": wrong.get(item.id),
-                    "state": negation.state,
-                    "negated_question": negation.question or None,
-                    "reason": negation.reason or None,
-                    "kind": negation.kind or None,
-                }
-            )
+            records.append({
+                "index": item.id, "category": item.subset, "question": item.question,
+                "options": list(item.options), "right": None if item.problem else item.answer,
+                "wrong": wrong.get(item.id), "state": negation.state,
+                "negated_question": negation.question or None,
+                "reason": negation.reason or None, "kind": negation.kind or None,
+            })  # fmt: skip
             if negation.state == NEGATED:
                 row = {"index": item.id, "image": self.copy_image(item, copies), "category": item.subset}
                 texts = item.question, negation.question, item.answer, wrong[item.id]
@@ -407,8 +396,7 @@ def wrong_option(item: Choice, seed: int) -> str:
 
 
 def balance_letters(items: Sequence[Choice], seed: int) -> dict[str, str]:
-    """Id -> right letter of the original question: as many A as B in every subset (or one more of either),
-    independent of the order of the items."""
+    """Id -> right letter of the original question: as many A as B in every subset (or one more of either)."""
     subsets: dict[str, list[str]] = defaultdict(list)  # subset -> ids
     for item in items:
         subsets[item.subset].append(item.id)

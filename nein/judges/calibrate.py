@@ -110,8 +110,7 @@ def make_instance_cases(annotations: coco.Annotations, seed: int) -> list[Case]:
 
 
 def make_pasted_cases(annotations: coco.Annotations, seed: int) -> list[Case]:
-    """Every image with a pasted object of another image (present), and without it (absent). The object is
-    large enough, and of a category that the image lacks."""
+    """Every image with an object of another one pasted in (present), and without it (absent)."""
     donors = [(donor, thing) for donor in annotations.images for thing in donor.objects if not thing.crowd]
     cases = []
     for image in annotations.images:
@@ -213,8 +212,7 @@ class CaseJudge:
     threads: int | None = None
 
     def ask(self, cases: Sequence[Case]) -> list[Row]:
-        """A row per case and word: set, id, cluster, role, word, present, control, verdicts, score, reply.
-        Earlier answers are reused. Raises ImageError."""
+        """A row per case and word: set, id, cluster, role, word, present, control, verdicts, score, reply."""
         judge = self.judge.fingerprint, self.options.decisive(self.kind)
         space = json.dumps(["calibration", *judge], sort_keys=True)  # of the cache
         keys = [json.dumps([c.set, c.id, c.control, [w.word for w in c.words]]) for c in cases]
@@ -293,8 +291,7 @@ def count_questions(cases: Sequence[Case]) -> dict[str, tuple[int, int]]:
 
 
 def calibrate(case_judge: CaseJudge, cases: Sequence[Case]) -> str:
-    """Asks a judge about the cases and writes the calibration. Returns the lines to print: its error rates,
-    and a note if it fails a control."""
+    """Asks a judge about the cases and writes the calibration; returns its error rates as lines to print."""
     kind, judge = case_judge.kind, case_judge.judge
     rows = [*case_judge.ask(cases), *case_judge.ask(make_control_cases(cases, kind))]
     file = case_judge.folder / f"{kind}-{judge.fingerprint[:12]}.json"

@@ -79,8 +79,7 @@ def draw_scene(seed: int, size: tuple[int, int]) -> np.ndarray:
 
 
 class Checks:
-    """Checks of editors and judges alike: an answer per input, whatever else is asked. A check is a method
-    that returns a detail to print, or raises an exception."""
+    """Checks of editors and judges alike: methods that return a detail to print, or raise an exception."""
 
     tolerances: tuple[float, float]  # largest distances of answers: asked again, and in other company
     make_input: Callable[..., Any]  # seed and size -> an input, with its `image`

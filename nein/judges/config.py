@@ -23,8 +23,7 @@ SETS = ("sources", "instances", "pasted")
 
 
 def read_config(path: Path, judges: Mapping[str, str] | None = None) -> tuple[RunDir, EvalConfig]:
-    """Reads the first run at or below `path` and its configuration. judges: kind -> reference of a judge that
-    takes the place of the run's own."""
+    """The first run at or below `path` and its configuration. judges: kind -> a judge in place of its own."""
     from nein.benchmarks.nein.runs import RunDir
     from nein.engine.folder import find_runs
 

@@ -32,10 +32,8 @@ def run(options: RetrievedConfig) -> str:
     dual = [folder for folder in folders if folder.manifest()["summary"]["kind"] == "dual"]
     runs = [run for run in ModelTasks.load(dual) if _list_retrievals(run)]
     if not runs:
-        raise UserError(
-            f"'{options.run}' has no finished retrieval run with negated captions by a two-tower model; run "
-            "nein negbench eval first."
-        )
+        missing = "has no finished retrieval by a two-tower model; run nein negbench eval first"
+        raise UserError(f"'{options.run}' {missing}.")
 
     # --- the judge and its calibration ---
     kind = options.kind
@@ -48,10 +46,8 @@ def run(options: RetrievedConfig) -> str:
     setting = {"fingerprint": judge.fingerprint, **judge_options.decisive(kind)}.items()
     calibration = next((item for item in candidates if setting <= item.manifest.items()), None)
     if calibration is None:
-        raise UserError(
-            f"'{options.judged_by}' has no calibration of its {kind} judge; run "
-            f"nein calibrate {options.judged_by} --judges {kind}."
-        )
+        command = f"nein calibrate {options.judged_by} --judges {kind}"
+        raise UserError(f"'{options.judged_by}' has no calibration of its {kind} judge; run {command}.")
     controlled = frames.frame(calibrations.check_controls(calibration.rows, kind))
     flag = " ".join(calibrations.list_flags(controlled, [kind]))
     rates = calibration.rates(settings.protocol, role="object")
@@ -61,9 +57,8 @@ def run(options: RetrievedConfig) -> str:
         folder, figures = tasks.folder.path / "judged", []
         case_judge = CaseJudge(kind, judge, judge_options, folder, options.batch_size, options.threads)
         for task in _list_retrievals(tasks):
-            queries = judged.make_queries(
-                task, *tasks.read_features(task), most=options.queries, seed=tasks.config.seed
-            )
+            limits = {"most": options.queries, "seed": tasks.config.seed}
+            queries = judged.make_queries(task, *tasks.read_features(task), **limits)
             # Every image that was found once, with all that is asked about it.
             cases = [
                 Case("retrieved", image, image, functools.partial(_first_frame, task, image), tuple(words))

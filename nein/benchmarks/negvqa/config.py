@@ -1,4 +1,4 @@
-"""Everything that decides an evaluation on NegVQA; the paper's values: `configs/negvqa/eval-paper.yaml`."""
+"""The options of `nein negvqa` and of its report; the paper's values: `configs/negvqa/eval-paper.yaml`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from nein.loading.errors import UserError
 from nein.loading.references import Need
 from nein.metrics.letters import SCORINGS
 
-EXACT, LLM = "exact", "llm:"
+EXACT, LLM = "exact", "llm:"  # values of --matcher: VLMEvalKit's rule alone; prefix of a model
 
 
 @dataclass(kw_only=True)
 class NegvqaConfig(Evaluation, Blind):
-    """Field names are the keys of a configuration file."""
+    """What decides an evaluation. Field names are the keys of a configuration file."""
 
     presets = "negvqa/eval-"
     default_out = "runs/negvqa-PRESET"
@@ -90,9 +90,7 @@ class NegvqaConfig(Evaluation, Blind):
         if not self.scoring:
             raise UserError(f"--scoring must name at least one of {', '.join(SCORINGS)}.")
         if not self.model and not self.answers_from:
-            raise UserError(
-                "--model names no model; give a hub id, a folder, openai:URL#MODEL, nano:negvqa or judge."
-            )
+            raise UserError("--model names no model; pass a hub id, folder, openai:URL#MODEL or nano:negvqa.")
         if self.answers_from and "generated" not in self.scoring:
             raise UserError("--answers-from has answers in words; add generated to --scoring.")
         if self.matcher != EXACT and self.matching in ("", self.matcher):
@@ -103,7 +101,7 @@ class NegvqaConfig(Evaluation, Blind):
 
 @dataclass(kw_only=True)
 class ReportConfig(benchmarks.ReportConfig):
-    """Which runs, and where their pictures are."""
+    """Which runs to report, and where their images are."""
 
     shown: NonNegativeInt = option(400, "questions shown in the page", "Output")
     data: str | None = option(None, "the questions, for their images (not nano's)", "Data")

@@ -44,6 +44,9 @@ class Match:
     error: str = ""  # why the matcher gave no reply: it is asked again
 
 
+TEXT, FIELDS = NotRequired[str | None], NotRequired[Row | None]  # optional entries of a manifest
+
+
 class AnswersDir(Folder):
     """The folder OUT/<model>."""
 
@@ -53,16 +56,9 @@ class AnswersDir(Folder):
         {
             **MANIFEST_FIELDS,
             **dict.fromkeys(("preset", "protocol", "reference", "matcher"), str),
-            "identity": record({"prompt": str, "asking": NotRequired[str | None]}),
+            "identity": record({"prompt": str, "asking": TEXT}),
             "scoring": list[str],
             "limit": int,
-            "data": record(
-                {
-                    "sha256": str,
-                    "questions": int,
-                    "columns": NotRequired[Row | None],
-                    "revision": NotRequired[str | None],
-                }
-            ),
+            "data": record({"sha256": str, "questions": int, "columns": FIELDS, "revision": TEXT}),
         }
     )

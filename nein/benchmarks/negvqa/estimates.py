@@ -128,8 +128,7 @@ def _compare_with_baselines(rows: ScoreTable, baseline_rows: ScoreTable) -> Iter
 
 
 def compare_pairs(rows: ScoreTable, category: str) -> Iterator[Row]:
-    """The negation gap of a category with its test, and the outcomes of its pairs with McNemar's test, which
-    assumes that pairs are independent."""
+    """The negation gap of a category with its test, and the outcomes of its pairs with McNemar's test."""
     first, second = (rows.where(variant=variant) for variant in VARIANTS)
     original, negated, clusters = first.pair(second)  # (n,) each: values 0 or 1, and the image
     n = len(original)
@@ -169,8 +168,7 @@ def _estimate_positions(rows: ScoreTable) -> Iterator[Row]:
 
 
 def measure_agreement(scores: ScoreTable) -> Iterator[Row]:
-    """Share of questions whose generated and likeliest letters are the same, among those that have both;
-    nothing where only one scoring was asked for."""
+    """Share of questions whose generated and likeliest letters are the same, among those that have both."""
     fixed = scores.where(protocol="fixed").frame.astype({"scoring": str})
     letters = fixed.pivot(index=["id", "variant"], columns="scoring", values="letter")
     if letters.shape[1] == 2:  # (questions, scorings)

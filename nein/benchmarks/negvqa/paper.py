@@ -36,24 +36,16 @@ SUBSETS = {
 }  # fmt: skip
 #: Table 1's name -> how a reference of ours ends, in lower case.
 HUB_IDS = {
-    "InstructBLIP-7B": "instructblip-vicuna-7b",
-    "InstructBLIP-13B": "instructblip-vicuna-13b",
-    "DeepSeek-VL-1.3B": "deepseek-vl-1.3b-chat",
-    "DeepSeek-VL-7B": "deepseek-vl-7b-chat",
-    "LLaVA-1.5-7B": "llava-1.5-7b-hf",
-    "LLaVA-1.5-13B": "llava-1.5-13b-hf",
-    "Qwen2-VL-2B": "qwen2-vl-2b-instruct",
-    "Qwen2-VL-7B": "qwen2-vl-7b-instruct",
-    "Qwen2-VL-72B": "qwen2-vl-72b-instruct",
-    "Molmo-1B": "molmoe-1b-0924",
-    "Molmo-7B-O": "molmo-7b-o-0924",
-    "Molmo-7B-D": "molmo-7b-d-0924",
-    "Molmo-72B": "molmo-72b-0924",
-    "VILA1.5-8B": "llama-3-vila1.5-8b",
-}
-#: These have the same name in Table 1.
-HUB_IDS |= {f"Cambrian-{n}B": f"cambrian-{n}b" for n in (8, 13, 34)}
-HUB_IDS |= {f"VILA1.5-{n}B": f"vila1.5-{n}b" for n in (3, 13, 40)}
+    "InstructBLIP-7B": "instructblip-vicuna-7b", "InstructBLIP-13B": "instructblip-vicuna-13b",
+    "DeepSeek-VL-1.3B": "deepseek-vl-1.3b-chat", "DeepSeek-VL-7B": "deepseek-vl-7b-chat",
+    "LLaVA-1.5-7B": "llava-1.5-7b-hf", "LLaVA-1.5-13B": "llava-1.5-13b-hf",
+    "Qwen2-VL-2B": "qwen2-vl-2b-instruct", "Qwen2-VL-7B": "qwen2-vl-7b-instruct",
+    "Qwen2-VL-72B": "qwen2-vl-72b-instruct", "Molmo-1B": "molmoe-1b-0924",
+    "Molmo-7B-O": "molmo-7b-o-0924", "Molmo-7B-D": "molmo-7b-d-0924", "Molmo-72B": "molmo-72b-0924",
+    "Cambrian-8B": "cambrian-8b", "Cambrian-13B": "cambrian-13b", "Cambrian-34B": "cambrian-34b",
+    "VILA1.5-3B": "vila1.5-3b", "VILA1.5-8B": "llama-3-vila1.5-8b", "VILA1.5-13B": "vila1.5-13b",
+    "VILA1.5-40B": "vila1.5-40b",
+}  # fmt: skip
 
 
 @cache
@@ -80,15 +72,13 @@ def read_notebook() -> pd.DataFrame:
 
 
 def find_paper_name(reference: str) -> str | None:
-    """Table 1's name of the model behind a reference (hub id, folder, openai:URL#MODEL); None if the table
-    does not have it."""
+    """Table 1's name of the model behind a reference (hub id, folder, openai:URL#MODEL), if it has one."""
     tail = re.sub(r"@.*$", "", reference.rpartition("#")[2].rstrip("/")).rpartition("/")[2].lower()
     return next((name for name, hub_id in HUB_IDS.items() if hub_id == tail), None)
 
 
 def parse_size(name: str) -> tuple[str, float] | None:
-    """Family and billions of parameters, ("Qwen2-VL", 7.0), from a name such as "Qwen2-VL-7B-Instruct"; None
-    for a name without a size."""
+    """Family and billions of parameters in a name: "Qwen2-VL-7B-Instruct" -> ("Qwen2-VL", 7.0)."""
     tail = name.rpartition("#")[2].rstrip("/").rpartition("/")[2]
     sized = re.match(r"(.+?)[-_](\d+(?:\.\d+)?)b(?![a-z])", tail, re.IGNORECASE)
     return (sized[1], float(sized[2])) if sized else None

@@ -104,8 +104,7 @@ def load_matcher(config: NegvqaConfig, device: str) -> llm.Client:
 
 
 def name_run(model: str, config: NegvqaConfig) -> str:
-    """The name of a run's folder: the user's, else one made from the reference. A model behind an endpoint
-    goes by its own name: servers move."""
+    """The name of a run's folder: the user's, else made from the reference, without a server's address."""
     label, reference = references.split_label(model)
     if label is not None:
         return label
@@ -131,10 +130,7 @@ class _RunMaker:
         yield self._make_model_run(name, answerer, load, "")
         for remedy in self.config.mend:
             if remedy == "consistent" and "logprob" not in answerer.scorings:
-                raise UserError(
-                    f"--mend {remedy} needs probabilities of letters, which '{reference}' does not give; "
-                    "omit the remedy."
-                )
+                raise UserError(f"--mend {remedy} needs probabilities, which '{reference}' lacks; omit it.")
             mended = functools.partial(load_with_remedy, load, remedy, answerer.format.prompt)
             yield self._make_model_run(f"{name}+{remedy}", answerer, mended, remedy)
 

@@ -80,8 +80,7 @@ def score_answers(
 
 
 def read_answer(row: Answer, scoring: str, protocol: str, match: Match | None = None) -> Row:
-    """The letter of one answer, and its value or the reason why it has none; `failed`: there is no answer.
-    match: the matcher's letter, if it was asked."""
+    """The letter of one answer, and its value or the reason why it has none; `failed`: there is no answer."""
     failed = bool(row.error)
     if failed:
         letter, reason = None, row.error

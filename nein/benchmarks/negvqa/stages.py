@@ -49,20 +49,11 @@ class QuestionForm:
         """The rows of a reply; a reply to options without a question counts for both variants."""
         for variant in [self.variant] if self.variant else VARIANTS:
             yield Answer(
-                id=item.id,
-                variant=variant,
-                subset=item.subset,
-                category=item.category,
-                source=item.source,
-                question=item.questions[variant],
-                options=item.options,
-                answer=item.answers[variant],
-                text=reply.text,
-                logprobs=reply.logprobs,
-                each=reply.each,
-                error=reply.error,
+                id=item.id, variant=variant, subset=item.subset, category=item.category, source=item.source,
+                question=item.questions[variant], options=item.options, answer=item.answers[variant],
+                text=reply.text, logprobs=reply.logprobs, each=reply.each, error=reply.error,
                 baseline=self.baseline,
-            )
+            )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -137,8 +128,7 @@ class Questioning(Stage):
         return [self.items[index].id for index in records for _ in range(count)]
 
     def is_valid(self, output: str, number: int, rows: list[Answer]) -> bool:
-        """False if a question failed, which asks it again. A question without a readable image is asked again
-        when the file changes (`files`)."""
+        """False if a question failed, which asks it again; one without an image waits for the file."""
         return all(row.error.startswith(NO_IMAGE) for row in rows if row.error)
 
 

@@ -152,8 +152,7 @@ NO_FINDING = "no finding that is there"
 
 
 def read_chexpert(path: Path, count: int) -> Iterator[Concepts]:
-    """CheXpert's images, each with up to `count` absent findings that often occur with its present ones. A
-    patient is one `source_id`."""
+    """CheXpert's images, with up to `count` absent findings that often occur with the present ones."""
     images = []
     for line, row in official.iter_rows(path, ("Path", *FINDINGS)):
         location = f"'{path}', line {line}"

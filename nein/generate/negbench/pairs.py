@@ -54,10 +54,7 @@ class Verifier:
         detections = self.detector.detect(images, labels, self.threshold)  # per image: label -> box
         field = "named" if self.protocol == "paper" else "score"
         if any(getattr(box, field) is None for boxes in detections for box in boxes.values()):
-            raise UserError(
-                "The detector reports no label per box, which --protocol paper needs; pass OWL-ViT or "
-                "OWLv2 as --detector, or --protocol fixed."
-            )
+            raise UserError("--protocol paper needs labels of boxes; pass OWL-ViT or OWLv2 as --detector.")
         detected = []
         for row, texts, boxes in zip(names, labels, detections, strict=True):
             scores = [getattr(boxes[label], field) for label in texts]
@@ -83,8 +80,7 @@ def verify(verifier: Verifier, images: Sequence[LoadedImage], *, positives: bool
             image = replace(image, problem=pixels)
         results[image.id] = image
 
-    # Under "paper" the names of one query compete for a box, and present objects would win: they get a query
-    # of their own.
+    # Under "paper" the names of a query compete for a box: present objects get a query of their own.
     queries = [[results[name].negatives for name in usable]]  # per query the names for every image
     if positives and as_released:
         queries.append([results[name].positives for name in usable])
@@ -148,8 +144,7 @@ class EditorMaker:
 
 
 class TextMaker:
-    """Generates both images from text, from the same noise so that they are alike, by a pipeline of diffusers
-    (safetensors only). Raises EditorError or UserError."""
+    """Generates both images from text, by a pipeline of diffusers (safetensors) and from the same noise."""
 
     def __init__(self, name: str, *, steps: int, device: str, dtype: str) -> None:
         import torch

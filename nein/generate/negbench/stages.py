@@ -30,8 +30,7 @@ from nein.models import editor_choice, llm, references
 
 
 class NegbenchStage(ShardStage):
-    """A stage of a language model, unless it loads another. If the model gave no answer (timeout, refusal),
-    the shard is made again, with all later stages."""
+    """A stage of a language model, or of another that it loads. Failed requests remake the shard."""
 
     kind = "llm"
 

@@ -115,8 +115,7 @@ def _draw_sources(scenes: int) -> Listing[Source]:
 
 
 def load_categories(name: str, queried: int) -> tuple[str, ...]:
-    """The vocabulary of objects: "coco", "nano", or the lines of a text file. Raises UserError, also for one
-    with fewer than `queried` names."""
+    """The objects of "coco", "nano" or a text file. Raises UserError, also for fewer than `queried`."""
     from nein.nano.scenes import CATEGORIES
 
     names = {"coco": COCO, "nano": CATEGORIES}.get(name, ())
@@ -254,20 +253,14 @@ def make_record(source: Source, cosines: np.ndarray, objects: Sequence[str], con
         # The seed: an editor that is evaluated on the sample must start from other noise.
         sample_id = f"NeIn_{source.id.removeprefix('COCO_')}_{k + 1}"
         noise = f"{NOISE}/{source.id if config.protocol == 'paper' else sample_id}"
-        candidates.append(
-            {
-                "id": sample_id,
-                "source": source.id,
-                "object": noun,
-                "caption": source.captions[k % len(source.captions)],
-                "negative": families.write_sentence(label, template, noun, **named),
-                "family": label,
-                "template": template,
-                "other": others[needs[label]] or None,
-                "generated": f"Add {name_object(noun, config.protocol)}.",
-                "seed": sample_seed(config.seed, noise),
-            }
-        )
+        candidates.append({
+            "id": sample_id, "source": source.id, "object": noun,
+            "caption": source.captions[k % len(source.captions)],
+            "negative": families.write_sentence(label, template, noun, **named),
+            "family": label, "template": template, "other": others[needs[label]] or None,
+            "generated": f"Add {name_object(noun, config.protocol)}.",
+            "seed": sample_seed(config.seed, noise),
+        })  # fmt: skip
 
     fate = {noun: KEPT if noun in chosen else NOT_LOWEST for noun in absent}  # of others: TOO_SIMILAR
     queried = [

@@ -71,8 +71,7 @@ def count(rows: Sequence[tuple[str, str]], words: Sequence[str], examples: int =
 
 
 def iter_captions(path: Path) -> Iterator[tuple[str, str]]:
-    """Yields (image, sentence) of COCO captions or NeIn annotations (.json), .jsonl, or text lines. Raises
-    UserError."""
+    """Yields (image, sentence) of COCO captions or NeIn annotations (.json), .jsonl, or text lines."""
     if path.suffix == ".jsonl":
         for entry in coco.iter_images(path):
             yield from ((entry.file_name, text) for text in entry.captions)
