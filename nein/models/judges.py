@@ -83,15 +83,12 @@ def make_unanswered(reason: str) -> Verdict:
 
 def _ask_detector(judge: Any, images: Images, words: Words, options: JudgeOptions) -> list[list[Verdict]]:
     names = [[word.word for word in row] for row in words]
-    verdicts = []
+    verdicts: list[list[Verdict]] = []
     for row, boxes in zip(names, judge.detect(images, names, options.threshold), strict=True):
-        scores = [boxes[name].score for name in row]  # `boxes`: name -> the best box
-        verdicts.append(
-            [
-                {**dict.fromkeys(VERDICTS, s > options.threshold), "score": s, "reply": {"score": s}}
-                for s in scores
-            ]
-        )
+        verdicts.append([])
+        for score in (boxes[name].score for name in row):  # `boxes`: name -> the best box
+            seen = dict.fromkeys(VERDICTS, score > options.threshold)
+            verdicts[-1].append({**seen, "score": score, "reply": {"score": score}})
     return verdicts
 
 
@@ -111,7 +108,7 @@ def _ask_vqa(judge: Any, images: Images, words: Words, options: JudgeOptions) ->
 
 
 def _make_verdict(answer: Any) -> Verdict:
-    yes, no = answer.p_yes, answer.p_no
+    yes, no = answer.p_yes, answer.p_no  # probabilities, or None
     total = (yes or 0) + (no or 0)
     return {
         "verdict_fixed": parse_yes_no(answer.text),
@@ -122,7 +119,7 @@ def _make_verdict(answer: Any) -> Verdict:
     }
 
 
-# --- judges of edits: those of `metrics.rewards`, and the yes/no judge of Removal as one --------------
+# --- judges of edits: those of `metrics.rewards`, and the yes/no judge of Removal as one -------------------
 
 #: The run's judge of Removal; every other reference is one of `metrics.rewards`.
 REMOVAL = "removal"

@@ -1,4 +1,4 @@
-"""What `nein fetch` has to download for the models, editors, remedies and data that a command names.
+"""Lists what `nein fetch` has to download for the models, editors, remedies and data that a command names.
 
 Every function maps references to `Need`s: none for a model that is on this machine, embedded, or behind an
 endpoint. Loads no model.
@@ -19,8 +19,8 @@ from nein.models.editor_choice import choose_editor
 
 
 def model_needs(kind: str, reference: str | None) -> list[Need]:
-    """Needs of a model of `metrics`. kind: "dual", "text", an encoder or a judge; "llm" or "choices", for
-    repositories of transformers."""
+    """Needs of one model. kind: "dual", "text", an encoder or a judge of `metrics`; or "llm" or "choices",
+    for repositories of transformers."""
     if not reference or references.get_object(reference) is not None:
         return []
     return metrics.origins(kind, references.resolve(reference))
@@ -28,9 +28,13 @@ def model_needs(kind: str, reference: str | None) -> list[Need]:
 
 def metric_needs(names: Sequence[str], models: Any) -> list[Need]:
     """Needs of the models and networks of metrics; `models` has an attribute per kind, its reference."""
-    kinds = dict.fromkeys(kind for name in names for kind in metrics.METRICS[name].models)
-    needs = [need for kind in kinds for need in model_needs(kind, getattr(models, kind, None))]
-    return needs + [need for name in names for need in metrics.METRICS[name].origins]
+    rows = [metrics.METRICS[name] for name in names]
+    needs: list[Need] = []
+    for kind in dict.fromkeys(kind for row in rows for kind in row.models):
+        needs += model_needs(kind, getattr(models, kind, None))
+    for row in rows:
+        needs += row.origins
+    return needs
 
 
 def editor_needs(names: Sequence[str], preset: str, overrides: Json | None = None) -> list[Need]:
@@ -53,7 +57,7 @@ def remedy_needs(names: Sequence[str], vqa: str) -> list[Need]:
     needs: list[Need] = []
     for name in names:
         remedy, _, argument = name.partition(":")
-        chooser, _, model = argument.partition(":")[2].partition(":")
+        chooser, _, model = argument.partition(":")[2].partition(":")  # of N:JUDGE or N:JUDGE:MODEL
         if remedy == "rewrite":
             needs += rewriter_needs(argument)
         elif remedy == "best-of" and chooser == "removal":

@@ -51,10 +51,8 @@ def check(remedy: str, row: str) -> None:
         return
     if name in GUIDED and colon:
         if not re.fullmatch(r"\d{1,4}(\.\d+)?", argument) or float(argument) <= GUIDED[name]:
-            raise UserError(
-                f"'{remedy}' is not a remedy; expected {name}, or {name}:SCALE with a scale above "
-                f"{GUIDED[name]}."
-            )
+            scales = f"{name}:SCALE with a scale above {GUIDED[name]}"
+            raise UserError(f"'{remedy}' is not a remedy; expected {name}, or {scales}.")
         remedy = name
     forms = [*BY_RULE, *(f"{REWRITE}:{form}" for form in rewriters.FORMS[1:]), f"{BEST_OF}N:JUDGE"]
     feature = BY_RULE[match_name("remedy", remedy, forms)]
@@ -103,7 +101,7 @@ AS_IT_IS = "the sentence denies nothing: sent as it is"
 AFFIRMED = "the sentence denies a denial: the picture stays as it is"
 AWAY = -2.0  # factor of the attention to the absent thing: the extreme of Prompt-to-Prompt
 #: A request to send to the editor, or a result that is made without it; and a note.
-Sent = tuple[EditRequest | EditResult, str]
+Prepared = tuple[EditRequest | EditResult, str]
 
 
 class WithRemedy(editors.Editor):
@@ -124,15 +122,16 @@ class WithRemedy(editors.Editor):
         return json_digest({"editor": self._editor.fingerprint, "mended": self._facts})
 
     def usage(self) -> Json:
-        used: list[Json] = [getattr(model, "usage", dict)() for model in (self._editor, self._helper)]
-        return add_usage(*used)
+        editors_usage, helpers_usage = (getattr(m, "usage", dict)() for m in (self._editor, self._helper))
+        return add_usage(editors_usage, helpers_usage)
 
     def stop(self) -> None:
         for model in (self._editor, self._helper):
             if hasattr(model, "stop"):
                 model.stop()
 
-    def prepare(self, requests: Sequence[EditRequest]) -> list[Sent]:
+    def prepare(self, requests: Sequence[EditRequest]) -> list[Prepared]:
+        """What to send for each request, in order."""
         raise NotImplementedError
 
     def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:
@@ -152,15 +151,16 @@ class WithRemedy(editors.Editor):
 
 
 def _add_note(result: EditResult, note: str) -> EditResult:
-    return dataclasses.replace(result, note="; ".join(filter(None, (note, result.note))))
+    notes = "; ".join(text for text in (note, result.note) if text)
+    return dataclasses.replace(result, note=notes)
 
 
-def _change(request: EditRequest, **changes: Any) -> Sent:
+def _change(request: EditRequest, **changes: Any) -> Prepared:
     listed = "; ".join(f"{name} {value!r}" for name, value in changes.items())
     return dataclasses.replace(request, **changes), f"sent with {listed}"
 
 
-def _keep_image(request: EditRequest, rewritten: str | None = None) -> Sent:
+def _keep_image(request: EditRequest, rewritten: str | None = None) -> Prepared:
     return EditResult(request.id, request.image.copy(), rewritten=rewritten), AFFIRMED
 
 
@@ -175,17 +175,17 @@ class ByRule(WithRemedy):
 
             self._facts["rule"] = dataclasses.asdict(parse_rule(name))
 
-    def prepare(self, requests: Sequence[EditRequest]) -> list[Sent]:
+    def prepare(self, requests: Sequence[EditRequest]) -> list[Prepared]:
         readings = denials.read([request.instruction for request in requests])
-        sent: list[Sent] = []
+        prepared: list[Prepared] = []
         for request, reading in zip(requests, readings, strict=True):
             if reading.absent:
-                sent.append(_change(request, **self._make_changes(reading.absent)))
+                prepared.append(_change(request, **self._make_changes(reading.absent)))
             elif reading.doubled:
-                sent.append(_keep_image(request))
+                prepared.append(_keep_image(request))
             else:
-                sent.append((request, AS_IT_IS))
-        return sent
+                prepared.append((request, AS_IT_IS))
+        return prepared
 
     def _make_changes(self, absent: Sequence[str]) -> Json:
         """Fields of `EditRequest` to change."""
@@ -204,21 +204,21 @@ class Rewrite(WithRemedy):
 
     rewrites = True
 
-    def prepare(self, requests: Sequence[EditRequest]) -> list[Sent]:
+    def prepare(self, requests: Sequence[EditRequest]) -> list[Prepared]:
         instructions = [request.instruction for request in requests]
         rewordings = self._helper.rewrite(instructions, [request.image for request in requests])
-        sent: list[Sent] = []
+        prepared: list[Prepared] = []
         for request, (text, error, transient) in zip(requests, rewordings, strict=True):
             if text is None:
                 result = EditResult(request.id, None, f"no rewriting: {error}", transient=transient)
-                sent.append((result, ""))
+                prepared.append((result, ""))
             elif text == request.instruction:
-                sent.append((request, AS_IT_IS))
+                prepared.append((request, AS_IT_IS))
             elif text:
-                sent.append(_change(request, instruction=text))
+                prepared.append(_change(request, instruction=text))
             else:
-                sent.append(_keep_image(request, rewritten=""))
-        return sent
+                prepared.append(_keep_image(request, rewritten=""))
+        return prepared
 
 
 class BestOf(WithRemedy):
