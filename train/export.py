@@ -67,9 +67,8 @@ def format_card(config: Learning, facts: Facts, head: list[str], title: str, par
     """Model card in Markdown: YAML head, title, paragraphs, and a table of options: those that are not at
     their defaults, and those of `config.CARD_OPTIONS`. head: lines of YAML; a base on the hub is added."""
     base, defaults = str(facts["base"]), type(config)().identity()
-    if (
-        re.fullmatch(r"[\w.-]+/[\w.-]+(@[\w./-]+)?", base) and not Path(base).exists()
-    ):  # OWNER/NAME[@REVISION]
+    is_hub_id = re.fullmatch(r"[\w.-]+/[\w.-]+(@[\w./-]+)?", base)  # OWNER/NAME[@REVISION]
+    if is_hub_id and not Path(base).exists():
         head = [f"base_model: {base.partition('@')[0]}", *head]
     table = ["| option | value |", "|---|---|"]
     for key, value in facts["options"].items():

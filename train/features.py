@@ -41,10 +41,11 @@ def stamp_files(*files: Path) -> str:
 
 
 class FeatureFiles:
-    """Features of entries 0 to `count` - 1 (image pairs, images or sentences), `size` to a file.
+    """Stored features of entries 0 to `count` - 1: image pairs, images or sentences.
 
     key   Index -> string that is unique in the folder, and changes when the entry's files do.
     read  Index -> input of the encoder. Raises ImageError.
+    size  Entries per file.
     """
 
     def __init__(
@@ -86,8 +87,9 @@ class FeatureFiles:
 
         with tqdm(total=len(missing), desc="features", unit="block", disable=not missing) as bar:
             for number, (readable, unreadable) in read_ahead(self._read_block, missing, ahead):
+                encoded = encode(list(readable.values())) if readable else {}
                 tensors = {}
-                for name, rows in encode(list(readable.values())).items() if readable else ():
+                for name, rows in encoded.items():
                     # (readable, ...) => (block, ...): rows of unreadable entries stay zero
                     shape = (len(self._blocks[number]), *rows.shape[1:])
                     tensors[name] = rows.new_zeros(shape, device="cpu")
@@ -98,7 +100,7 @@ class FeatureFiles:
         processes.barrier()
 
     def _read_block(self, number: int) -> tuple[dict[int, Any], dict[int, str]]:
-        """Two tables of a block: row -> input for readable entries, row -> reason for the others."""
+        """Read a block: row -> input for the readable entries, and row -> reason for the others."""
         readable: dict[int, Any] = {}
         unreadable: dict[int, str] = {}
         for row, index in enumerate(self._blocks[number]):

@@ -68,7 +68,7 @@ def train(config: TuneConfig, session: Session) -> None:
     base = model.load_base(config)
     unet, scheduler = base.pipeline.unet, model.make_noise_scheduler(base.pipeline)
     order = batches.Order(pairs, config.mix_affirmative, config.seed)
-    steps = config.steps or math.ceil(order.length(config.epochs or 0) / config.batch_size)
+    steps = config.steps or math.ceil(order.count_positions(config.epochs or 0) / config.batch_size)
     record = Record(config, session, pairs.facts, base.weights_sha256, steps)
     record.open()
     if config.validate_every:  # fail now if the validation cannot run, not after hours of training

@@ -44,8 +44,6 @@ class Estimate:
 
 
 # --- means -----------------------------------------------------------------------------------------------
-
-
 def mean(values: Sequence[float] | np.ndarray, clusters: Clusters) -> Estimate | None:
     """Mean of values without a range; None for no values. Interval: m -/+ t_{G-1, 0.975} SE, where SE^2 is
     G / (G - 1) * sum_g e_g^2 / n^2, e_g the sum of residuals of cluster g (CR1). Source: Cameron & Miller,
@@ -58,7 +56,7 @@ def mean(values: Sequence[float] | np.ndarray, clusters: Clusters) -> Estimate |
     error = _robust_error(sums / len(x), float(np.abs(x).max()))
     if not error:
         return Estimate(value, None, None, error, len(x), len(sums))
-    reach = _reach(len(sums) - 1) * error
+    reach = _half_width(len(sums) - 1) * error
     return Estimate(value, value - reach, value + reach, error, len(x), len(sums))
 
 
@@ -101,22 +99,22 @@ def _estimate_range(
     up, down = float(w @ np.maximum(x, 0)), float(w @ np.maximum(-x, 0))  # parts above and below 0
     binary = up + down - value**2  # variance if all values were -1, 0 or 1, with the same parts
     graded = not yes_no and bool(np.any((x != 0) & (np.abs(x) != 1) & (w > 0)))
-    sample = _independent(w * (x - value), w, clusters, binary, graded=graded)
+    sample = _find_effective_sample(w * (x - value), w, clusters, binary, graded=graded)
     n = int((w > 0).sum())
     if low < 0:
         middle, error = bonett_price(up, down, sample.size)
-        reach = _reach(sample.freedom) * error
+        reach = _half_width(sample.freedom) * error
         ends = max(-1.0, middle - reach), min(1.0, middle + reach)
         p = 1.0 if abs(value) <= ROUNDING else p_value(middle / error, sample.freedom)
         return sample.estimate(value, ends, n, scale, offset), p
     if sample.freedom is None:
         ends = clopper_pearson(value, sample.size)
     else:
-        ends = wilson(value * sample.size, sample.size, _reach(sample.freedom))
+        ends = wilson(value * sample.size, sample.size, _half_width(sample.freedom))
     return sample.estimate(value, ends, n, scale, offset), None
 
 
-def _reach(freedom: int | None) -> float:
+def _half_width(freedom: int | None) -> float:
     """Half-width of an interval in standard errors. freedom: of Student's t; None: normal distribution."""
     if freedom is None:
         return Z
@@ -127,8 +125,8 @@ def _reach(freedom: int | None) -> float:
 
 # --- effective size: clustered values as independent ones ------------------------------------------------
 @dataclass(frozen=True)
-class _Independent:
-    """Independent values with the same information as the clustered ones."""
+class _EffectiveSample:
+    """What clustered values are worth: independent ones with the same information."""
 
     size: float  # effective size
     error: float | None  # cluster-robust standard error
@@ -142,19 +140,19 @@ class _Independent:
         return Estimate(value, min(value, low), max(value, high), error, n, self.clusters)
 
 
-def _independent(
+def _find_effective_sample(
     parts: np.ndarray,
     shares: np.ndarray,
     clusters: Clusters,
     binary: float,
     n: float | None = None,
     graded: bool = False,
-) -> _Independent:
+) -> _EffectiveSample:
     """parts: part of every value in the error of the estimate, (n,); shares: its weight, (n,), of sum 1;
     binary, graded: see `effective_size`; n: size of an unpaired difference, whose sides may be alike in a
     cluster (default: Kish's size of unequal weights)."""
     numbers = number_clusters(clusters)
-    pulls, sizes = np.bincount(numbers, parts), np.bincount(numbers, shares)  # (G,), (G,)
+    pulls, sizes = np.bincount(numbers, parts), np.bincount(numbers, shares)  # (G,), (G,) sums by cluster
     pulls, sizes = pulls[sizes > 0], sizes[sizes > 0]
     error = _robust_error(pulls, 1.0)
     size = n or 1 / float(shares @ shares)
@@ -164,7 +162,7 @@ def _independent(
     graded = graded and bool(error) and len(sizes) >= ENOUGH
     usual = size * float(sizes @ sizes)
     size = effective_size(size, usual, binary, spread, robust, graded=graded)
-    return _Independent(float(size), error, len(sizes), len(sizes) - 1 if graded else None)
+    return _EffectiveSample(float(size), error, len(sizes), len(sizes) - 1 if graded else None)
 
 
 def estimate_bounded(value: float, pulls: np.ndarray, sizes: np.ndarray, n: float, low: float) -> Estimate:
@@ -176,7 +174,7 @@ def estimate_bounded(value: float, pulls: np.ndarray, sizes: np.ndarray, n: floa
     spread = binary if robust is None else robust
     size = effective_size(n, float(sizes @ sizes) / count, binary, spread, robust)
     ends = clopper_pearson(share, size)
-    return _Independent(float(size), error, len(sizes)).estimate(share, ends, count, scale, low)
+    return _EffectiveSample(float(size), error, len(sizes)).estimate(share, ends, count, scale, low)
 
 
 def _robust_error(parts: np.ndarray, size: float) -> float | None:
@@ -189,6 +187,7 @@ def _robust_error(parts: np.ndarray, size: float) -> float | None:
     return 0.0 if error <= 1e-13 * size else error
 
 
+# --- differences and ratios ------------------------------------------------------------------------------
 def pairs(
     first: Mapping[str, float | None], second: Mapping[str, float | None], cluster_of: Mapping[str, Hashable]
 ) -> tuple[np.ndarray, np.ndarray, list[Hashable]]:
@@ -212,14 +211,15 @@ def difference_of_means(
     if first.keys() == second.keys():
         paired = np.array([second[key] for key in first], dtype=np.float64)
         return bounded_mean(x - paired, clusters[: len(x)], -1.0, 1.0)
+    # Unpaired: part of every value in the error, its weight, (n_x + n_y,) each; variance of yes and no.
     mean_x, mean_y, n = float(x.mean()), float(y.mean()), max(len(x), len(y))
     parts = np.concatenate([(x - mean_x) / len(x), (mean_y - y) / len(y)])
-    shares = np.concatenate([np.full(len(x), 0.5 / len(x)), np.full(len(y), 0.5 / len(y))])  # (n_x + n_y,)
+    shares = np.concatenate([np.full(len(x), 0.5 / len(x)), np.full(len(y), 0.5 / len(y))])
     binary = n * (mean_x * (1 - mean_x) / len(x) + mean_y * (1 - mean_y) / len(y))
-    independent = _independent(parts, shares, clusters, binary, n)
-    effect = n / independent.size  # design effect
+    sample = _find_effective_sample(parts, shares, clusters, binary, n)
+    effect = n / sample.size  # design effect
     ends = agresti_caffo(mean_x, len(x) / effect, mean_y, len(y) / effect)
-    return independent.estimate(mean_x - mean_y, ends, n)
+    return sample.estimate(mean_x - mean_y, ends, n)
 
 
 def pairs_ratio(above: np.ndarray, below: np.ndarray, clusters: Clusters) -> Estimate | None:
@@ -229,11 +229,12 @@ def pairs_ratio(above: np.ndarray, below: np.ndarray, clusters: Clusters) -> Est
     top, bottom, mean_both = float(above.mean()), float(below.mean()), float((above * below).mean())
     value, first, second = top / bottom, top - mean_both, bottom - mean_both
     n, scale = len(above), max(1.0, value)
+    # Variance of above - value * below for yes/no pairs; `first` and `second` are shares of only one yes.
     binary = (first + second * value**2 + mean_both * (1 - value) ** 2) / scale**2
     parts = (above - value * below) / (scale * n)
-    independent = _independent(parts, np.full(n, 1 / n), clusters, binary)
-    ends = bonett_price_ratio(*(independent.size * share for share in (mean_both, first, second)))
-    ratio = independent.estimate(value, ends, n)
+    sample = _find_effective_sample(parts, np.full(n, 1 / n), clusters, binary)
+    ends = bonett_price_ratio(*(sample.size * share for share in (mean_both, first, second)))
+    ratio = sample.estimate(value, ends, n)
     error = ratio.standard_error
     return replace(ratio, standard_error=None if error is None else error * scale / bottom)
 

@@ -18,8 +18,7 @@ from nein.loading.errors import UserError, unknown
 from nein.loading.references import Need
 from nein.train.options import BelowOne, Learning, option, setting
 
-#: Values of --wordings.
-WORDINGS = ("code", *VARIED)
+WORDINGS = ("code", *VARIED)  # values of --wordings
 
 
 @dataclass(kw_only=True)

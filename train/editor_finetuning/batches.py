@@ -88,11 +88,10 @@ class Features:
     log-variances, not samples, so that training still draws from the posterior."""
 
     def __init__(self, config: TuneConfig, pairs: Pairs, pipeline: Any) -> None:
-        self._config, self._pairs = config, pairs
+        self._config = config
         chosen = sorted({example.pair for example in (*pairs.negative, *pairs.affirmative)})
         texts = pairs.sentences()
-        # Index of a pair, and sentence -> entry in the stored features.
-        self._rows = {pair: row for row, pair in enumerate(chosen)}
+        self._rows = {pair: row for row, pair in enumerate(chosen)}  # index of a pair -> stored entry
         self._text_rows = {text: row for row, text in enumerate(texts)}
         self._orientations = 2 if config.flip else 1
         encoders = {"vae": pipeline.vae, "text_encoder": pipeline.text_encoder}
@@ -122,7 +121,7 @@ class Features:
         )
 
     def make(self, encoder: Encoder, processes: Processes) -> None:
-        """Encode this process's part of the missing features, then wait for the others."""
+        """Encode this process's part of the missing features, then wait for the other processes."""
         dtype = torch_dtype(self._config.feature_dtype)
 
         def encode_pairs(pairs: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, torch.Tensor]:
@@ -131,8 +130,9 @@ class Features:
                 images = torch.from_numpy(np.stack([pair[side] for pair in pairs]))  # (N, H, W, 3) uint8
                 views = [images, images.flip(2)][: self._orientations]  # the second mirrored along W
                 encoded = [encoder.encode_images(view) for view in views]
-                for key, parts in zip(("mean", "logvar"), zip(*encoded, strict=True), strict=True):
-                    tensors[f"{role}_{key}"] = torch.stack(parts, 1).to("cpu", dtype)  # (N, views, C, h, w)
+                means, logvars = [mean for mean, _ in encoded], [logvar for _, logvar in encoded]
+                tensors[f"{role}_mean"] = torch.stack(means, 1).to("cpu", dtype)  # (N, views, C, h, w)
+                tensors[f"{role}_logvar"] = torch.stack(logvars, 1).to("cpu", dtype)
             return tensors
 
         def encode_texts(texts: list[str]) -> dict[str, torch.Tensor]:
@@ -158,7 +158,7 @@ class Features:
 
 
 # --- order of examples -----------------------------------------------------------------------------------
-PARTS = 1_000_000  # the fraction of affirmative examples is an integer in millionths: exact at any position
+MILLION = 1_000_000  # the fraction of affirmative examples is kept in millionths: exact at any position
 
 
 class Order:
@@ -166,24 +166,23 @@ class Order:
     negative examples, or over the affirmative ones, takes them in a new random order."""
 
     def __init__(self, pairs: Pairs, mix: float, seed: int) -> None:
-        self._share = round(mix * PARTS) if pairs.affirmative else 0  # affirmative examples per million
+        self._share = round(mix * MILLION) if pairs.affirmative else 0  # affirmative examples per million
         self._examples = {"negative": pairs.negative, "affirmative": pairs.affirmative}
         self._passes = {
             name: Passes(len(examples), len(examples), f"order/{name}", seed)
             for name, examples in self._examples.items()
         }
 
-    def length(self, epochs: float) -> int:
+    def count_positions(self, epochs: float) -> int:
         """Number of positions in `epochs` passes over the negative examples."""
         negatives = int(np.ceil(epochs * len(self._examples["negative"])))
-        return -(-negatives * PARTS // (PARTS - self._share))  # rounded up
+        return -(-negatives * MILLION // (MILLION - self._share))  # rounded up
 
-    def example(self, position: int, shift: int = 0) -> Example:
+    def find(self, position: int, shift: int = 0) -> Example:
         """Example at a position, or the `shift`-th after it in the data."""
         # Affirmative examples before this position, and before the next one (as in Bresenham's line).
-        before, until = position * self._share // PARTS, (position + 1) * self._share // PARTS
-        affirmative = until > before
-        name, number = ("affirmative", before) if affirmative else ("negative", position - before)
+        before, until = position * self._share // MILLION, (position + 1) * self._share // MILLION
+        name, number = ("affirmative", before) if until > before else ("negative", position - before)
         examples = self._examples[name]
         return examples[(self._passes[name].index_at(number) + shift) % len(examples)]
 
@@ -245,7 +244,7 @@ def find_changed(condition: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
 
 
 class Loader:
-    """Reader of batches. Thread-safe. shape: (C, h, w) of a latent; timesteps: of the noise schedule."""
+    """Reads examples and makes batches; thread-safe. shape: (C, h, w) of a latent."""
 
     def __init__(
         self, config: TuneConfig, order: Order, features: Features, shape: tuple[int, ...], timesteps: int
@@ -270,7 +269,7 @@ class Loader:
     def _read_example(self, position: int, flip: bool) -> tuple[Example, dict[str, torch.Tensor]]:
         """Example at a position and its features; with --unreadable skip, of the next readable one."""
         for shift in range(TRIES):
-            example = self._order.example(position, shift)
+            example = self._order.find(position, shift)
             try:
                 return example, self._features.read_pair(example.pair, swapped=example.swapped, flip=flip)
             except ImageError as error:

@@ -21,7 +21,7 @@ def drawn(position, seed=0, **options):
 
 def test_every_negative_comes_once_before_any_comes_again_and_epochs_differ():
     order = Order(numbered(), 0.0, seed=1)
-    epochs = [[order.example(10 * e + i).id for i in range(10)] for e in range(3)]
+    epochs = [[order.find(10 * e + i).id for i in range(10)] for e in range(3)]
     assert all(sorted(epoch) == sorted(f"n{i}" for i in range(10)) for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) == 3
 
@@ -29,17 +29,17 @@ def test_every_negative_comes_once_before_any_comes_again_and_epochs_differ():
 @pytest.mark.parametrize("mix", [0.0, 0.1, 0.25, 0.5, 0.9])
 def test_any_run_of_positions_has_the_affirmative_share(mix):
     order = Order(numbered(), mix, seed=1)
-    kinds = np.array([order.example(p).id.startswith("a") for p in range(400)])
+    kinds = np.array([order.find(p).id.startswith("a") for p in range(400)])
     for start in (0, 7, 200):
         assert abs(kinds[start : start + 100].mean() - mix) <= 0.0101
-    assert Counter(order.example(p).id for p in range(400) if kinds[p]).keys() <= {f"a{i}" for i in range(6)}
+    assert Counter(order.find(p).id for p in range(400) if kinds[p]).keys() <= {f"a{i}" for i in range(6)}
 
 
 def test_the_length_of_an_epoch_counts_what_is_mixed_in():
-    assert Order(numbered(), 0.0, seed=0).length(8) == 80
+    assert Order(numbered(), 0.0, seed=0).count_positions(8) == 80
     order = Order(numbered(), 0.5, seed=0)
-    assert order.length(1) == 20
-    assert sum(order.example(p).id.startswith("n") for p in range(20)) == 10
+    assert order.count_positions(1) == 20
+    assert sum(order.find(p).id.startswith("n") for p in range(20)) == 10
 
 
 def test_conditions_are_dropped_as_published_five_per_cent_each():
