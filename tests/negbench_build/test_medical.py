@@ -86,7 +86,7 @@ def test_of_the_options_of_every_medical_task_the_first_alone_is_true():
     forms = Counter[str]()
     for number in range(120):
         image = Concepts(f"{number}", "p", (), ("cardiomegaly",), absent)
-        asked = sentences.medical_questions(image, 0)
+        asked = sentences.make_medical_questions(image, 0)
         assert [*asked] == ["binary_mcq", "binary_mcq_control", "mcq_control"]
         assert [len(question.options) for question in asked.values()] == [2, 2, 4]
         for question in asked.values():
@@ -98,8 +98,8 @@ def test_of_the_options_of_every_medical_task_the_first_alone_is_true():
         forms[asked["binary_mcq"].options[0].text.split()[2]] += 1
     assert set(forms) == {"features", "does"}
     assert min(forms.values()) > 35  # evenly, to more than four standard deviations
-    assert "mcq_control" not in sentences.medical_questions(Concepts("i", "p", (), ("a",), ("b",)), 0)
-    assert sentences.medical_questions(Concepts("i", "p", (), ("a",), ()), 0) == {}
+    assert "mcq_control" not in sentences.make_medical_questions(Concepts("i", "p", (), ("a",), ("b",)), 0)
+    assert sentences.make_medical_questions(Concepts("i", "p", (), ("a",), ()), 0) == {}
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_of_the_options_of_every_medical_task_the_first_alone_is_true():
 )
 def test_by_paper_binary_questions_are_about_its_conditions_with_its_verb(shown, unsure, binary, control):
     image = Concepts("i", "p", (), shown, ("fracture",), unsure)
-    asked = sentences.medical_questions(image, 0, conditions=stages.CONDITIONS)
+    asked = sentences.make_medical_questions(image, 0, conditions=stages.CONDITIONS)
     right = {task: question.options[0].text.removeprefix("This image ") for task, question in asked.items()}
     assert (right.get("binary_mcq"), right.get("binary_mcq_control")) == (binary, control)
     for question in asked.values():

@@ -33,23 +33,24 @@ def test_what_may_be_there_is_never_absent_nor_but_for_the_released_rule_what_a_
 
 def test_a_caption_is_negated_before_or_behind_and_evenly_so():
     placed = [
-        sentences.place(["A dog"], ["car"], sentences.stream(k, "i", "test"), "either")[0] for k in range(400)
+        sentences.place_negations(["A dog"], ["car"], sentences.make_rng(k, "i", "test"), "either")[0]
+        for k in range(400)
     ]
-    texts = Counter(one.text("image", "where missing") for one in placed)
+    texts = Counter(one.text("image", "if missing") for one in placed)
     assert set(texts) == {"There is no car in the image. A dog.", "A dog. There is no car in the image."}
     assert min(texts.values()) > 150
-    (last,) = sentences.place(["A dog."], ["car"], sentences.stream(0, "i", "x"), "suffix")
-    assert last.text("video", "where missing") == "A dog. There is no car in the video."
+    (last,) = sentences.place_negations(["A dog."], ["car"], sentences.make_rng(0, "i", "x"), "suffix")
+    assert last.text("video", "if missing") == "A dog. There is no car in the video."
 
 
 def test_no_full_stop_is_added_in_evaluation_files_and_always_in_training_files():
     image = Concepts("i", "i.png", ("a dog on a street",), ("dog", "cat"), ("car",))
-    both = sentences.retrieval_items(image, 0, Rules(order="suffix"))
+    both = sentences.make_retrieval_items(image, 0, Rules(order="suffix"))
     assert both[1].captions == ("a dog on a street There is no car in the image.",)
     assert both[0].captions == image.captions
-    asked = sentences.evaluation_questions(image, 0)
+    asked = sentences.make_evaluation_questions(image, 0)
     assert not any(option.text.endswith(".") for question in asked for option in question.options)
-    trained, item = sentences.training_question(image, 0), sentences.training_captions(image, 0)
+    trained, item = sentences.make_training_question(image, 0), sentences.make_training_captions(image, 0)
     assert all(option.text.endswith(".") for option in trained.options)
     assert all("street." in text for text in item.captions)
 
@@ -58,7 +59,7 @@ def test_a_videos_captions_get_a_full_stop_by_paper_even_where_there_is_one():
     video = Concepts("v", "v.mp4", ("A dog runs.", "a dog"), ("dog", "running"), ("swimming",))
     ends = {}
     for protocol in ("paper", "fixed"):
-        both = sentences.retrieval_items(video, 0, Rules("code", "video", "suffix", protocol))
+        both = sentences.make_retrieval_items(video, 0, Rules("code", "video", "suffix", protocol))
         ends[protocol] = tuple(text.partition(" There")[0] for text in both[1].captions)
     assert ends == {"paper": ("A dog runs..", "a dog."), "fixed": ("A dog runs.", "a dog.")}
 
@@ -70,7 +71,7 @@ MANY = [
 
 def test_by_paper_all_questions_of_an_image_are_about_two_objects_drawn_once():
     def objects(image, protocol):
-        asked = sentences.evaluation_questions(image, 0, Rules(protocol=protocol))
+        asked = sentences.make_evaluation_questions(image, 0, Rules(protocol=protocol))
         assert len(asked) == 3
         return {(q.options[1].text.rpartition(" ")[2], q.options[3].text.rpartition(" ")[2]) for q in asked}
 
@@ -83,7 +84,7 @@ def test_by_paper_a_video_is_asked_about_its_concepts_in_their_order():
     videos = [Concepts(f"{k}", "v", (), ("dog", "running"), ("swimming",)) for k in range(20)]
     for protocol, denied in (("paper", {"dog"}), ("fixed", {"dog", "running"})):
         asked = [
-            sentences.evaluation_questions(v, 0, Rules(thing="video", protocol=protocol)) for v in videos
+            sentences.make_evaluation_questions(v, 0, Rules(thing="video", protocol=protocol)) for v in videos
         ]
         texts = {question.options[3].text for questions in asked for question in questions}
         assert texts == {f"This video does not feature {thing}" for thing in denied}
@@ -93,7 +94,7 @@ def test_by_paper_hybrid_and_negation_of_a_training_question_are_about_one_objec
     def shares(protocol):
         count = 0
         for image in MANY:
-            question = sentences.training_question(image, 0, Rules(protocol=protocol))
+            question = sentences.make_training_question(image, 0, Rules(protocol=protocol))
             wrong = [o.text for k, o in enumerate(question.options) if k != question.correct]
             (hybrid,) = [text for text in wrong if "but not" in text]
             (negation,) = [text for text in wrong if "does not" in text]
@@ -102,9 +103,9 @@ def test_by_paper_hybrid_and_negation_of_a_training_question_are_about_one_objec
 
     assert (shares("paper"), shares("fixed")) == (len(MANY), 0)
     nothing = Concepts("i", "p", (), (), ("car",))  # its object is Python's None
-    question = sentences.training_question(nothing, 0, Rules(protocol="paper"))
+    question = sentences.make_training_question(nothing, 0, Rules(protocol="paper"))
     assert "This image does not feature None." in {option.text for option in question.options}
-    assert sentences.training_question(nothing, 0, Rules(protocol="fixed")) is None
+    assert sentences.make_training_question(nothing, 0, Rules(protocol="fixed")) is None
 
 
 def test_as_the_released_files_hybrids_are_about_the_denied_object_and_absent_ones_come_again():
@@ -112,7 +113,7 @@ def test_as_the_released_files_hybrids_are_about_the_denied_object_and_absent_on
     COCO_val_mcq.csv asks nothing."""
     absents, pairs = [], []
     for image in MANY:
-        asked = sentences.questions_as_filed(image, 0, count=6)
+        asked = sentences.make_filed_questions(image, 0, count=6)
         records.check_records(asked, "here")
         for question in asked:
             hybrid, _, negation = (option.text.rpartition(" ")[2] for option in question.options[1:])
@@ -126,17 +127,17 @@ def test_as_the_released_files_hybrids_are_about_the_denied_object_and_absent_on
     assert min(absents) < 3
     assert max(pairs) > 1
     one = [Concepts(f"{k}", "p", (), ("dog",), ("car",)) for k in range(300)]
-    counts = Counter(q.type for image in one for q in sentences.questions_as_filed(image, 0, single=True))
-    assert not [q for image in one for q in sentences.questions_as_filed(image, 0)]
+    counts = Counter(q.type for image in one for q in sentences.make_filed_questions(image, 0, single=True))
+    assert not [q for image in one for q in sentences.make_filed_questions(image, 0)]
     assert set(counts) == {NEGATION, HYBRID}
     assert min(counts.values()) > 110  # evenly, to more than four standard deviations
-    assert sentences.questions_as_filed(Concepts("i", "p", (), ("dog",)), 0, single=True) == []
+    assert sentences.make_filed_questions(Concepts("i", "p", (), ("dog",)), 0, single=True) == []
 
 
 def test_the_captions_of_a_training_image_deny_distinct_objects_where_it_lacks_so_many():
     def distinct(absent, protocol):
         images = [Concepts(f"{k}", "p", ("A dog",), ("dog",), absent) for k in range(300)]
-        items = [sentences.training_captions(image, 0, Rules(protocol=protocol)) for image in images]
+        items = [sentences.make_training_captions(image, 0, Rules(protocol=protocol)) for image in images]
         return Counter(len(item.negatives or ()) for item in items if item)
 
     for protocol in ("paper", "fixed"):
@@ -157,13 +158,13 @@ def true(text, shown, style="code"):
 @pytest.mark.parametrize("template", TEMPLATES)
 @pytest.mark.parametrize("style", ["code", "paper"])
 def test_one_option_is_true_and_three_are_false(template, style):
-    made = sentences.options(("dog", "cat"), "car", template, Rules(style))
+    made = sentences.make_options(("dog", "cat"), "car", template, Rules(style))
     assert [option.template for option in made[1:]] == [HYBRID, AFFIRMATION, NEGATION]
     assert [true(option.text, ("dog", "cat"), style) for option in made] == [True, False, False, False]
 
 
 def test_the_sentences_are_those_of_the_released_files():
-    assert [option.text for option in sentences.options(("dog", "cat"), "car", HYBRID)] == [
+    assert [option.text for option in sentences.make_options(("dog", "cat"), "car", HYBRID)] == [
         "This image features cat, but not car", "This image features car, but not cat",
         "This image features car", "This image does not feature dog",
     ]  # fmt: skip
@@ -172,12 +173,12 @@ def test_the_sentences_are_those_of_the_released_files():
         (("dog",), AFFIRMATION, {"stop": "."}, "This image features dog."),  # modified_positive
         (("dog", "cat"), HYBRID, {"rules": Rules("paper")}, "This image includes cat but not car"),
     ):
-        assert sentences.options(present, "car", template, **style)[0].text == text
+        assert sentences.make_options(present, "car", template, **style)[0].text == text
 
 
 def test_training_options_stand_anywhere():
     images = [Concepts(str(k), "p", (), ("dog", "cat"), ("car", "boat", "kite")) for k in range(600)]
-    trained = [sentences.training_question(image, 1) for image in images]
+    trained = [sentences.make_training_question(image, 1) for image in images]
     places = Counter(question.correct for question in trained)
     assert all(100 < places[place] < 200 for place in range(4))
     assert all(q.options[q.correct].template == q.type for q in trained)

@@ -15,7 +15,7 @@ import numpy as np
 from nein.datasets.negbench import sentences
 from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.records import ChoiceTask, Option, Question, RetrievalItem, RetrievalTask
-from nein.datasets.negbench.sentences import Concepts, Rules, add_negatives, stream
+from nein.datasets.negbench.sentences import Concepts, Rules, add_negatives, make_rng
 from nein.engine.images import ImageError
 from nein.loading.errors import unknown
 from nein.nano import scenes as nano
@@ -77,8 +77,8 @@ def make_tasks(
     images = draw_concepts(split, scenes, world)
     original, negated, questions = list[RetrievalItem](), list[RetrievalItem](), list[Question]()
     for image in images:
-        questions += sentences.evaluation_questions(image, seed, Rules(wording))
-        items = sentences.retrieval_items(image, seed, captions=CAPTIONS)
+        questions += sentences.make_evaluation_questions(image, seed, Rules(wording))
+        items = sentences.make_retrieval_items(image, seed, captions=CAPTIONS)
         if items is not None:
             original.append(items[0])
             negated.append(_replace_wording(items[1], wording))
@@ -101,9 +101,9 @@ def draw_negcap(
     """Three negated captions per scene, like CC12M-NegCap, randomly worded, and `originals` plain ones."""
     items = []
     for image in draw_concepts(split, scenes or SCENES.get(split, 1), world):
-        item = sentences.training_captions(image, seed)
+        item = sentences.make_training_captions(image, seed)
         if item is not None:
-            item = _replace_wording(item, stream(seed, image.id, "wording").choice(list(wordings)))
+            item = _replace_wording(item, make_rng(seed, image.id, "wording").choice(list(wordings)))
             items.append(replace(item, captions=(*item.captions, *image.captions[:originals])))
     return tuple(items)
 
@@ -120,9 +120,9 @@ def draw_negmcq(
     lack full stops. hard: adds `make_caption_question`."""
     questions: list[Question | None] = []
     for image in draw_concepts(split, scenes or SCENES.get(split, 1), world):
-        wording = stream(seed, image.id, "wording").choice(list(wordings))
-        question = sentences.training_question(image, seed, Rules(wording))
-        if question is not None and len(wordings) > 1 and stream(seed, image.id, "stop").random() < 0.5:
+        wording = make_rng(seed, image.id, "wording").choice(list(wordings))
+        question = sentences.make_training_question(image, seed, Rules(wording))
+        if question is not None and len(wordings) > 1 and make_rng(seed, image.id, "stop").random() < 0.5:
             plain = tuple(replace(option, text=option.text.removesuffix(".")) for option in question.options)
             question = replace(question, options=plain)
         questions.append(question)
@@ -136,7 +136,7 @@ def make_caption_question(image: Concepts, seed: int, wording: str) -> Question 
     or denies, evenly. None without a caption, a present object or two absent ones."""
     if not image.captions or not image.positives or len(image.negatives) < 2:
         return None
-    rng = stream(seed, image.id, "caption-question")
+    rng = make_rng(seed, image.id, "caption-question")
     absent, other = rng.sample(image.negatives, 2)
     present = rng.choice(image.positives)
     caption, affirms, claim_first = rng.choice(image.captions), rng.random() < 0.5, rng.random() < 0.5

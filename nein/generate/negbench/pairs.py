@@ -235,7 +235,7 @@ def plan_edit(loaded: LoadedImage, vocabulary: Sequence[str], seed: int) -> Pair
     image, pixels = loaded
     if image.problem or not image.captions or not image.positives:
         return image.problem or "no caption or no object"
-    rng = sentences.stream(seed, image.id, "pair")
+    rng = sentences.make_rng(seed, image.id, "pair")
     absent = [name for name in vocabulary if name not in image.positives and name not in image.unsure]
     if not absent:
         return "no object of the vocabulary is absent"

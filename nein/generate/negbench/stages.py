@@ -202,12 +202,12 @@ def build_tasks(image: Concepts, config: NegbenchConfig) -> Tasks:
         return {}
     seed, rules, tasks = config.seed, sentence_rules(config), Tasks()
     if config.form == "training":
-        if item := sentences.training_captions(image, seed, rules):
+        if item := sentences.make_training_captions(image, seed, rules):
             tasks["negcap"] = [item]  # three of "A dog runs. There is no car in the image."
-        if question := sentences.training_question(image, seed, rules):
+        if question := sentences.make_training_question(image, seed, rules):
             tasks["negmcq"] = [question]  # "This image features dog, but not car." and three others
         return tasks
-    if items := sentences.retrieval_items(image, seed, rules, config.captions_per_image):
+    if items := sentences.make_retrieval_items(image, seed, rules, config.captions_per_image):
         tasks = {ORIGINALS: [items[0]], "negated_retrieval": [items[1]]}
     draw, single = sentences.evaluation_questions, config.medical
     if config.mcq == "files":
@@ -216,7 +216,7 @@ def build_tasks(image: Concepts, config: NegbenchConfig) -> Tasks:
         tasks["mcq"] = [*questions]
     if config.medical:
         conditions = CONDITIONS if config.source == "chexpert" and config.protocol == "paper" else ()
-        medical = sentences.medical_questions(image, seed, config.wording, conditions)
+        medical = sentences.make_medical_questions(image, seed, config.wording, conditions)
         tasks |= {stem: [question] for stem, question in medical.items()}
     return tasks
 
@@ -226,7 +226,7 @@ def iter_sentences(image: Concepts, config: NegbenchConfig) -> Iterator[Sentence
     named = (*image.positives, *image.negatives)
     negations: list[sentences.Negation] = []  # of the training captions
     if config.form == "training" and not image.problem:
-        negations = sentences.training_negations(image, config.seed, sentence_rules(config))
+        negations = sentences.make_training_negations(image, config.seed, sentence_rules(config))
     tasks = build_tasks(image, config)
     for record in (record for stem in REPHRASED for record in tasks.get(stem, ())):
         for number, (name, text) in enumerate(list_texts(record)):

@@ -85,7 +85,7 @@ def test_written_captions_are_what_the_released_training_code_trains_on(tmp_path
 def test_written_questions_are_what_the_released_training_code_asks(tmp_path):
     """CsvMCQDataset takes caption_0 .. caption_3, correct_answer and correct_answer_template of a row."""
     images = [Concepts(f"{k}", f"{k}.png", (), ("dog", "cat")[: 1 + k % 2], ("car",)) for k in range(40)]
-    asked = [question for image in images if (question := sentences.training_question(image, 0))]
+    asked = [question for image in images if (question := sentences.make_training_question(image, 0))]
     write_csv(tmp_path / "negmcq.csv", asked, training=True)
     frame = pd.read_csv(tmp_path / "negmcq.csv", sep=",")
     for question, (_, row) in zip(asked, frame.iterrows(), strict=True):
