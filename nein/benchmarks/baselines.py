@@ -28,12 +28,10 @@ READ = (
     "Text reader: it learned from the texts about the file's other images which option is right. Gain over "
     "it: paired, in points. Where it misses: accuracy on the n questions that it gets wrong."
 )
+SIDE, LEVEL = 224, 128  # pixels, gray level of the image that shows nothing
 #: Marks of the baselines on bars of accuracy, and how a caption explains them.
 MARKS = {TEXT_ONLY: "D", PICTURE_ONLY: "o"}
 MARKED = "white marks: the same without the image (diamond) and without the text (circle)"
-
-
-SIDE, LEVEL = 224, 128  # pixels, gray level
 
 
 def make_gray() -> np.ndarray:
@@ -66,8 +64,8 @@ Key = TypeVar("Key", bound=Hashable)
 def read_texts(questions: Mapping[Key, Question]) -> dict[Key, float]:
     """Key of each question of a file -> 1 where the text reader is right, 0 where it is wrong, a share where
     several options are best; {} where the file teaches none."""
-    # strict=False: no value at all where the file teaches none
-    return dict(zip(questions, _read_in_order(tuple(questions.values())), strict=False))
+    values = _read_in_order(tuple(questions.values()))
+    return dict(zip(questions, values, strict=True)) if values else {}
 
 
 @functools.lru_cache(maxsize=8)  # the models of a command are asked about the same files

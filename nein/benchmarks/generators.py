@@ -132,8 +132,7 @@ def read_folder(folder: Path, plan: Sequence[PlannedImage]) -> ExternalEdits:
         if name is not None and files.setdefault(name, path) != path:
             raise UserError(f"'{files[name]}' and '{path}' are of one prompt; remove one of them.")
     if not files:
-        example = f"{plan[0].id}.png"
-        raise UserError(f"No image in '{folder}' is named after a prompt, as '{example}' would be.")
+        raise UserError(f"No image in '{folder}' is named after a prompt; expected '{plan[0].id}.png' ...")
     return ExternalEdits(folder.resolve().name, "", files)
 
 
@@ -384,9 +383,8 @@ class Generators(Benchmark):
                 files["generator"] = reference.removeprefix("diffusers:")
             model = Model.one(text, load, "remote" if singly else "device", "generator", int(not served))
             blocks = Blocks(len(plan), 1 if singly else config.batch_size, range(count), config.batch_size)
-            folder = GeneratorsDir(
-                config.out_dir / (label or references.slugify(reference.replace(":", "-")))
-            )
+            folder_name = label or references.slugify(reference.replace(":", "-"))
+            folder = GeneratorsDir(config.out_dir / folder_name)
             common: dict[str, Any] = {"folder": folder, "plan": plan}
             draw = Draw(blocks=blocks, model=model, seed=config.seed, existing=existing, **common)
             draw.asks = {reference: 1} if served else {}
@@ -416,11 +414,11 @@ class Generators(Benchmark):
         return frames.concat([super().estimates(table, folder), frames.frame(rows)])
 
     def page(self, finished: Sequence[Finished], options: Any) -> Page:
-        rows, findings, notes = list[Figure](), list[str](), dict[str, None]()
-        judges_known = calibrations.load(options.calibration, explicit=True)
+        rows, findings, notes = list[Figure](), list[str](), list[str]()
+        calibrated = calibrations.load(options.calibration, explicit=True)
         for run in finished:
-            notes |= dict.fromkeys(_list_notes(run))
-            for judge in judges_known:
+            notes += [note for note in _list_notes(run) if note not in notes]
+            for judge in calibrated:
                 rows += correct_shares(run, judge) if judge.fits(run.manifest) else ()
             for row in frames.records(run.figures, task="excess")[:1]:  # by VQA, where it was asked
                 findings.append(
@@ -433,10 +431,9 @@ class Generators(Benchmark):
             measures = [cards.Measure(metric, METRICS[metric]) for metric in metrics]
             members = [cards.Member(run.name) for run in finished]
             samples = cards.Samples(members, measures, words=("prompts", "Generator", "Obeyed"))
-            parts = [
-                cards.make_browser(samples, functools.partial(_make_cards, finished, metrics), title="Images")
-            ]
-        return Page(self.title, "", [*notes], findings, parts, figures=[frames.frame(rows)])
+            make_cards = functools.partial(_make_cards, finished, metrics)
+            parts = [cards.make_browser(samples, make_cards, title="Images")]
+        return Page(self.title, "", notes, findings, parts, figures=[frames.frame(rows)])
 
 
 GENERATORS = Generators()

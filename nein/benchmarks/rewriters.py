@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import pandas as pd
-
 from nein.benchmarks.nein.runs import read_image
 from nein.benchmarks.rewriters_config import RewritersConfig
 from nein.benchmarks.runner import Benchmark, Run, machine_identity, select_rows
@@ -82,7 +80,6 @@ class Rewrite(Stage):
         return {"rewritten": rows}
 
     def is_valid(self, output: str, number: int, rows: list[Rewriting]) -> bool:
-        """An instruction that failed is sent again."""
         return not any(row.error for row in rows)
 
 
@@ -140,9 +137,6 @@ class Rewriters(Benchmark):
                 rows.append({**labels, "metric": name, "value": value, "reason": why})
             rows.append({**labels, "metric": "invented", "value": invents, "reason": row.error})
         return ScoreTable.from_rows(rows)
-
-    def estimates(self, table: ScoreTable, folder: Any) -> pd.DataFrame:
-        return table.figures(task="results")
 
 
 REWRITERS = Rewriters()

@@ -85,10 +85,9 @@ class RuleRewriter(Rewriter):
     def rewrite(self, instructions: Sequence[str], images: Sequence[np.ndarray]) -> list[Rewording]:
         rewordings = []
         for instruction, reading in zip(instructions, denials.read(instructions), strict=True):
+            text = "" if reading.doubled else instruction
             if reading.absent:
                 text = write_removal(" and the ".join(reading.absent))
-            else:
-                text = "" if reading.doubled else instruction
             rewordings.append(Rewording(text))
         return rewordings
 
@@ -144,8 +143,7 @@ class VendorRewriter(Rewriter):
 
     def rewrite(self, instructions: Sequence[str], images: Sequence[np.ndarray]) -> list[Rewording]:
         requests = [self.request.format(instruction=instruction) for instruction in instructions]
-        pairs = zip(images, requests, strict=True)
-        messages = [Message((self.system, image, request)) for image, request in pairs]
+        messages = [Message((self.system, image, text)) for image, text in zip(images, requests, strict=True)]
         rewordings = []
         for completion in self.chat.complete(messages, Sampling(MAX_TOKENS)):
             if completion.error is None and completion.text:
@@ -191,8 +189,7 @@ def check(reference: str) -> None:
 
 
 def load(reference: str, *, services: Services | None, device: str, dtype: Any = "float32") -> Rewriter:
-    """Load a rewriter. services: for a model behind an address. Raises UserError, MetricError."""
-    check(reference)
+    """Load a checked rewriter. services: for a model behind an address. Raises UserError, MetricError."""
     kind, source = reference.partition(":")[0], find_source(reference)
     if reference == "rule":
         return RuleRewriter()

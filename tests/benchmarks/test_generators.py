@@ -281,7 +281,7 @@ def test_images_that_exist_are_judged_by_their_names_and_again_when_they_change(
     for file in folder.iterdir():
         file.rename(file.with_stem(f"x{file.stem}"))
     assert exit_code(*words, "--overwrite") == 2
-    assert "is named after a prompt, as '0000.png' would be" in capsys.readouterr().err
+    assert "is named after a prompt; expected '0000.png'" in capsys.readouterr().err
 
 
 def test_a_served_model_gets_prompt_size_and_seed_and_what_it_made_is_kept(line, server, tmp_path, capsys):
