@@ -209,9 +209,9 @@ def build_tasks(image: Concepts, config: NegbenchConfig) -> Tasks:
         return tasks
     if items := sentences.make_retrieval_items(image, seed, rules, config.captions_per_image):
         tasks = {ORIGINALS: [items[0]], "negated_retrieval": [items[1]]}
-    draw, single = sentences.evaluation_questions, config.medical
+    draw, single = sentences.make_evaluation_questions, config.medical
     if config.mcq == "files":
-        draw, single = sentences.questions_as_filed, config.source == "voc"
+        draw, single = sentences.make_filed_questions, config.source == "voc"
     if questions := draw(image, seed, rules, count=config.asked, single=single):
         tasks["mcq"] = [*questions]
     if config.medical:
