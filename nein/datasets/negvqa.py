@@ -51,8 +51,6 @@ def category_of(subset: str) -> str:
 
 
 # --- the data set --------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Item:
     """One question with its negation."""
@@ -136,8 +134,6 @@ def read_source(source: str, split: str) -> tuple[Iterable[Row], Row, Path | Non
 
 
 # --- records -------------------------------------------------------------------------------------
-
-
 def _make_item(row: Row, names: Mapping[str, str], letters: Sequence[str], folder: Path | None) -> Item:
     """The question of a record. names: our field -> the record's. Raises ValueError."""
     row = {key: row.get(names[key]) for key in (*FIELDS, *letters)}
@@ -213,8 +209,6 @@ def _join_files(
 
 
 # --- answers and export --------------------------------------------------------------------------
-
-
 def read_answers(path: Path, items: Iterable[Item]) -> dict[str, dict[str, str]]:
     """Id -> variant -> answer ("": none), of a .csv or of another harness's log. Raises UserError."""
     if path.suffix in harness.LOGS:

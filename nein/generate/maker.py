@@ -127,11 +127,9 @@ def make(maker_type: Callable[[Any], Maker], config: Any, executor: Executor) ->
     steps = maker.steps(executor.device)
     with executor.lock([maker.folder]):
         if executor.is_main:
-            facts = {
-                "source": maker.listing.origin,
-                "invocation": invocation(executor),
-                "selected": {step.stage.outputs[0]: step.stage.blocks.selection for step in steps},
-            }
+            selected = {step.stage.outputs[0]: step.stage.blocks.selection for step in steps}
+            facts: Row = {"source": maker.listing.origin, "invocation": invocation(executor)}
+            facts["selected"] = selected
             maker.folder.open(maker.identity(executor.device), facts, overwrite=config.overwrite)
         executor.processes.barrier()
         executor.compute(steps, functools.partial(_make_steps, maker_type, config))
@@ -158,8 +156,6 @@ def llm_identity(options: LlmOptions) -> Row:
 
 
 # --- parts of summaries and cards ----------------------------------------------------------------
-
-
 def tally(values: Iterable[Any]) -> dict[str, int]:
     """Value -> number of times it occurs, commonest first."""
     return dict(Counter(map(str, values)).most_common())

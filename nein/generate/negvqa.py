@@ -266,8 +266,6 @@ def _read_outcome(item: Choice, outcome: llm.Outcome[PrintedVerdict]) -> Negatio
 
 
 # --- the files -----------------------------------------------------------------------------------
-
-
 class NegvqaFolder(maker.BuildFolder):
     row_types: ClassVar[Any] = {"work/negate": Negation}
 
@@ -387,8 +385,6 @@ def build(config: ConversionConfig) -> str | None:
 
 
 # --- wrong options and letters -------------------------------------------------------------------
-
-
 def wrong_option(item: Choice, seed: int) -> str:
     """One of the wrong options that differ from the right one, drawn with the item's own seed."""
     rng = np.random.default_rng(sample_seed(seed, f"wrong/{item.id}"))

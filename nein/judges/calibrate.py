@@ -53,24 +53,19 @@ CONTROLLED = 64  # images per control
 
 
 # --- cases: images of known truth -------------------------------------------------------------------------
+Decode = Callable[[], np.ndarray]  # decodes or makes an image, (H, W, 3) uint8 RGB; raises ImageError
 
 
 @dataclass(frozen=True)
 class Case:
-    """One image with the words to ask about.
-
-    id       Unique within its set.
-    cluster  Its source image; images made from one source share it.
-    decode   Decodes (or makes) the image, (H, W, 3) uint8 RGB; raises ImageError.
-    control  A key of `nein.benchmarks.calibrations.CONTROLS`; "": none.
-    """
+    """One image with the words to ask about."""
 
     set: str
-    id: str
-    cluster: str
-    decode: Callable[[], np.ndarray]
+    id: str  # unique within its set
+    cluster: str  # its source image; images made from one source share it
+    decode: Decode
     words: tuple[Word, ...]
-    control: str = ""
+    control: str = ""  # a key of `calibrations.CONTROLS`; "": none
 
     @property
     def present(self) -> tuple[Word, ...]:
@@ -134,10 +129,7 @@ def make_pasted_cases(annotations: coco.Annotations, seed: int) -> list[Case]:
 
 
 def paste(
-    decode: Callable[[], np.ndarray],
-    decode_donor: Callable[[], np.ndarray],
-    thing: coco.Instance,
-    position: tuple[float, float],
+    decode: Decode, decode_donor: Decode, thing: coco.Instance, position: tuple[float, float]
 ) -> np.ndarray:
     """An image, (H, W, 3) uint8, with the donor's pixels in the thing's box and polygons pasted in, shrunk to
     half of the image if larger. position: (x, y) of the upper left corner, as fractions of the free room."""
@@ -193,13 +185,11 @@ def make_control_cases(cases: Sequence[Case], kind: str) -> list[Case]:
     return changed
 
 
-def _change(decode: Callable[[], np.ndarray], change: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+def _change(decode: Decode, change: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     return np.ascontiguousarray(change(decode()))
 
 
 # --- asking ----------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class CaseJudge:
     """A judge that is asked about cases, and remembers its answers in `folder`."""
@@ -245,8 +235,6 @@ class CaseJudge:
 
 
 # --- the command -----------------------------------------------------------------------------------
-
-
 def run(options: CalibrateConfig) -> None:
     """Asks the judges and prints the error rates of each. Raises UserError."""
     directory, config = read_config(options.run, {kind: name for kind, name in options.named.items() if name})

@@ -157,10 +157,8 @@ def _write_tables(loaded: Sequence[RunDir], out: Path, files: Sequence[Path]) ->
         if row["item"] not in gold:
             item = plan.items[row["item"]]
             edit_labels.append(row | {"id": item.id, "editor": item.editor, "track": item.track})
-    estimates = [
-        *labels.describe_raters(rows, calibrations.QUESTIONS, gold),
-        *calibrations.use_labels(loaded, edit_labels),
-    ]
+    described = labels.describe_raters(rows, calibrations.QUESTIONS, gold)
+    estimates = [*described, *calibrations.use_labels(loaded, edit_labels)]
     frame, people = frames.frame(estimates, benchmark="nein"), [labels.RATERS, *sections.make_label_tables()]
     write(out, frame, Page("What people say", sections=[Section("people", "People", people)]), ["md", "csv"])
     text = pd.DataFrame(edit_labels).drop(columns=["sheet", "items"]).to_csv(index=False, lineterminator="\n")

@@ -91,8 +91,6 @@ def is_negvqa(data: Mapping[str, Any]) -> bool:
 
 
 # --- figures on the page ----------------------------------------------------------------------------
-
-
 def paper_gaps() -> Iterator[Row]:
     """The averages of Table 1, for `Benchmark.paper_gaps`."""
     for model, part in frames.select(read_table_1(), category=AVERAGE).groupby("model", sort=False):

@@ -40,11 +40,8 @@ def make_page(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig
     )
 
     # Only the published questions stand next to the paper's numbers.
-    comparable = {
-        run.name: (run.figures, run.manifest["reference"])
-        for run in finished
-        if is_negvqa(run.manifest["data"])
-    }
+    published = [run for run in finished if is_negvqa(run.manifest["data"])]
+    comparable = {run.name: (run.figures, run.manifest["reference"]) for run in published}
     further = [part for name, entry in comparable.items() for part in paper.scale_model(name, *entry)]
     if comparable:
         further.append(paper.scale_paper_models())
@@ -148,13 +145,9 @@ def find_items(run: Finished, options: Any) -> Sequence[Item]:
         return questions.load(origin["world"], questions=origin["questions"]).items
     if options.data is None:
         return ()
-    data_set = questions.load(
-        options.data,
-        negated=getattr(options, "negated", None),
-        image_folder=options.images,
-        columns=origin.get("columns"),
-        split=origin.get("split", "test"),
-    )
+    negated, folder = getattr(options, "negated", None), options.images
+    read: Any = {"columns": origin.get("columns"), "split": origin.get("split", "test")}
+    data_set = questions.load(options.data, negated=negated, image_folder=folder, **read)
     if data_set.sha256 != origin["sha256"]:
         raise UserError(f"'{options.data}' has other questions than '{run.folder.path}'; pass its --data.")
     return data_set.items

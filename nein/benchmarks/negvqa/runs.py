@@ -101,8 +101,6 @@ def load_matcher(config: NegvqaConfig, device: str) -> llm.Client:
 
 
 # --- runs ------------------------------------------------------------------------------------------
-
-
 def name_run(model: str, config: NegvqaConfig) -> str:
     """The name of a run's folder: the user's, else made from the reference, without a server's address."""
     label, reference = references.split_label(model)

@@ -32,13 +32,9 @@ def make_scores(folder: Folder, items: Sequence[Item], indices: Iterable[int]) -
     outputs, scorings = manifest["selected"], manifest["scoring"]
     matches = folder.rows(MATCHES, sorted(folder.list_blocks(MATCHES))) if MATCHES in outputs else ()
     blind = select_rows(folder, BLIND) if BLIND in outputs else ()
-    return make_table(
-        itertools.chain(
-            score_answers(select_rows(folder, ANSWERS), scorings, matches),
-            score_answers(blind, scorings),
-            score_text_reader(items, indices),
-        )
-    )
+    answers = score_answers(select_rows(folder, ANSWERS), scorings, matches)
+    baseline_rows = *score_answers(blind, scorings), *score_text_reader(items, indices)
+    return make_table(itertools.chain(answers, baseline_rows))
 
 
 def score_text_reader(items: Sequence[Item], indices: Iterable[int]) -> Iterator[Row]:

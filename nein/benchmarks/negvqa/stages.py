@@ -29,9 +29,8 @@ from nein.models import llm
 
 NO_IMAGE = "no picture: "  # start of the error of a question whose image cannot be read
 
+
 # --- asking a model ------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class QuestionForm:
     """One form of a question: original, negated, or a baseline."""

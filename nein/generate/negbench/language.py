@@ -25,9 +25,8 @@ NO_ANSWER = "the language model gave no answer"  # start of a problem: a later c
 NO_OBJECTS = "the language model named no usable object"
 NO_LIST = "the language model takes its objects for no list of objects"
 
+
 # --- replies: docstrings and descriptions are part of the schema that the model reads ------------
-
-
 class Objects(BaseModel):
     """Objects of a caption."""
 
@@ -145,8 +144,6 @@ def _describe_failure(kind: str) -> str:
 
 
 # --- scenes --------------------------------------------------------------------------------------
-
-
 def plan_scenes(client: Client, names: Sequence[str], seed: int) -> dict[str, PairPlan | str]:
     """Id -> a pair of images to be made from text, or why there is none. names: the ids."""
     requests = [
@@ -166,14 +163,10 @@ def plan_scenes(client: Client, names: Sequence[str], seed: int) -> dict[str, Pa
             continue
         objects = _clean_names(scene.objects)
         further = _clean_names([scene.extra]) + _clean_names([scene.other])  # two, if the names are usable
-        without, with_extra = (
-            [polarity.polarity(text, thing) for thing in (*objects, *further)]
-            for text in (scene.caption, scene.caption_with_extra)
-        )
-        affirmed = ["affirmed"] * len(objects)
-        is_without = without == [*affirmed, "missing", "missing"]
-        if len(objects) > 1 and is_without and with_extra == [*affirmed, "affirmed", "missing"]:
-            texts = scene.caption, scene.caption_with_extra
+        texts, affirmed = (scene.caption, scene.caption_with_extra), ["affirmed"] * len(objects)
+        found = [[polarity.polarity(text, thing) for thing in (*objects, *further)] for text in texts]
+        expected = [[*affirmed, "missing", "missing"], [*affirmed, "affirmed", "missing"]]
+        if len(objects) > 1 and found == expected:
             plans[name] = PairPlan(name, *texts, tuple(objects), *further, source_id=name, start=None)
         else:
             plans[name] = "the sentences of a scene contradict its objects"
@@ -181,8 +174,6 @@ def plan_scenes(client: Client, names: Sequence[str], seed: int) -> dict[str, Pa
 
 
 # --- paraphrases ---------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Sentence:
     """A sentence to be rephrased, with the objects of its image."""

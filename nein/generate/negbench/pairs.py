@@ -228,8 +228,6 @@ class PairTools:
 
 
 # --- plans and files ----------------------------------------------------------------------------------
-
-
 def plan_edit(loaded: LoadedImage, vocabulary: Sequence[str], seed: int) -> PairPlan | str:
     """Plans the addition of an object that no caption or annotation names; or says why there is no plan."""
     image, pixels = loaded
@@ -256,10 +254,8 @@ def make_pairs(
     plans: Mapping[str, PairPlan | str], tools: PairTools, *, folder: Path, seed: int, attempts: int
 ) -> list[Concepts]:
     """Records of two images per plan, or of one that says why there is no pair; images below `folder`."""
-    results = {
-        name: [Concepts(name, problem=plan if isinstance(plan, str) else NOT_MADE)]
-        for name, plan in plans.items()
-    }
+    problems = {name: plan if isinstance(plan, str) else NOT_MADE for name, plan in plans.items()}
+    results = {name: [Concepts(name, problem=problem)] for name, problem in problems.items()}
     pending = [plan for plan in plans.values() if not isinstance(plan, str)]
     for attempt in range(attempts):
         seeds = [sample_seed(seed, f"pair/{plan.id}", attempt) for plan in pending]

@@ -26,9 +26,8 @@ from nein.generate.negbench.pairs import LoadedImage, PairTools, Verifier
 from nein.loading.references import is_served
 from nein.models import editor_choice, llm, references
 
+
 # --- stages --------------------------------------------------------------------------------------
-
-
 class NegbenchStage(ShardStage):
     """A stage of a language model, or of another that it loads. Failed requests remake the shard."""
 

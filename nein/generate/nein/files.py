@@ -207,6 +207,7 @@ class NeinMaker(Maker):
         # A local folder's last part alone: its path would name the machine.
         names = {"itm": config.models.itm, "editor": config.editor, "vqa": config.models.vqa}
         names = {kind: Path(name).name if name[0] in "/~." else name for kind, name in names.items()}
+        marks = {kind: models[kind]["fingerprint"] for kind in names if kind in models}
         return {
             "data_sha256": self.content_hash(),
             "images": len(records),
@@ -228,11 +229,7 @@ class NeinMaker(Maker):
             "templates": tally(FAMILIES[row["family"]].templates[row["template"]] for row in accepted),
             "objects": tally(row["object"] for row in accepted),
             "configuration": {key: getattr(config, key) for key in self.LISTED_OPTIONS.split()},
-            "models": {
-                kind: {"name": name, "fingerprint": models[kind]["fingerprint"]}
-                for kind, name in names.items()
-                if kind in models
-            },
+            "models": {kind: {"name": names[kind], "fingerprint": mark} for kind, mark in marks.items()},
         }
 
     def write_card(self, facts: Row) -> None:

@@ -34,9 +34,8 @@ from nein.metrics.judges.base import Answer, find_template, parse_yes_no
 from nein.models import judges, references
 from nein.wording import families
 
+
 # --- the sources ---------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Source:
     """An image with captions.
@@ -275,8 +274,6 @@ def _make_unusable_record(source: Source, problem: str) -> Row:
 
 
 # --- stage 2: generation -------------------------------------------------------------------------
-
-
 class Generate(NeinStage):
     """Source image and "Add a cat." -> the sample, by an editor."""
 
@@ -320,8 +317,6 @@ class Generate(NeinStage):
 
 
 # --- stages 3 and 4: filters ---------------------------------------------------------------------
-
-
 class Filter(NeinStage):
     """Reads the candidates that the stage `after` accepted, and their generated images, (H, W, 3) uint8."""
 
