@@ -92,7 +92,7 @@ class Dataset:
     @functools.cached_property
     def records_sha256(self) -> str:
         """Hash of the records in order; runs keep hashes of the pixels, image by image."""
-        return records_hash(self.samples)
+        return hash_records(self.samples)
 
     def select(self, limit: int | None, ids: Sequence[str] | None) -> Sequence[int]:
         """Indices in data order: of the first `limit` samples, or of the first `limit` of the given ids."""
@@ -137,8 +137,8 @@ def load_folder(root: Path, *, split: str = "val", columns: Mapping[str, str] | 
             raise UserError(f"'{root}' has no {path.name}; pass another --split.")
     names = {field: (columns or {}).get(field, field) for field in FIELDS}
     fields = dict.fromkeys(names.values(), str) | {key: NotRequired[kind] for key, kind in _OPTIONAL.items()}
-    sample_type: Any = record(fields)
-    rows = atomic.read_json(file, list[sample_type])
+    row_type: Any = record(fields)
+    rows = atomic.read_json(file, list[row_type])
     images: list[dict[str, list[Path]]] = [{}, {}]  # for each folder: `image_name` -> files
     for files, folder in zip(images, folders, strict=True):
         for path in sorted(folder.iterdir()):
@@ -156,9 +156,11 @@ def _make_sample(
 ) -> Sample:
     """folders, images: those of the COCO images, then those of the NeIn images. Raises ValueError."""
     allowed = {*names.values(), *_OPTIONAL}
-    for name in sorted(row.keys() - allowed):
-        near = near_match(name, allowed)
-        raise ValueError(f"unknown field: {name!r}" + (f" (did you mean {near!r}?)" if near else ""))
+    superfluous = sorted(row.keys() - allowed)
+    if superfluous:
+        near = near_match(superfluous[0], allowed)
+        hint = f" (did you mean {near!r}?)" if near else ""
+        raise ValueError(f"unknown field: {superfluous[0]!r}{hint}")
     texts = {field: row[name].strip() for field, name in names.items()}
     if not all(texts.values()):
         raise ValueError("a text that is empty")
@@ -207,13 +209,15 @@ def image_name(text: str) -> str:
     return stem if stem and f".{ending.lower()}" in IMAGE_SUFFIXES else name
 
 
-def records_hash(samples: Iterable[Sample]) -> str:
+def hash_records(samples: Iterable[Sample]) -> str:
     """SHA-256 hex over the official fields of every sample in order, and over the optional ones it has."""
     digest = hashlib.sha256()
     for sample in samples:
         row = [sample.source_id, sample.caption, sample.negative, sample.generated, sample.id]
-        row += [sample.family] if sample.family else []
-        row += [f"object {sample.object}"] if sample.object != families.parse_added(sample.generated) else []
+        if sample.family:
+            row.append(sample.family)
+        if sample.object != families.parse_added(sample.generated):
+            row.append(f"object {sample.object}")
         row += [f"{thing.name} {thing.stays}" for thing in sample.things]
         digest.update(json.dumps(row, ensure_ascii=False).encode() + b"\n")
     return digest.hexdigest()
@@ -223,13 +227,14 @@ def validate_images(samples: Iterable[Sample], source: str, full: bool = False) 
     """Raise UserError with every missing or unreadable image. full: decode the pixels, not the header."""
     from nein.engine.images import ImageError, decode, read_size
 
+    inspect = decode if full else read_size
     problems, checked = Problems(), set[Path]()
     for sample in samples:
         roles = {thing.without: "picture without a thing" for thing in sample.things}
         roles |= {sample.source_path: "COCO image", sample.sample_path: "NeIn image"}
         for path in [path for path in roles if path not in checked]:
             try:
-                (decode if full else read_size)(path)
+                inspect(path)
             except ImageError as error:
                 kind = "unreadable" if path.is_file() else "missing"
                 problems.add(f"{kind} {roles[path]}", str(error) if path.is_file() else str(path))

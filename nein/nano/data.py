@@ -24,7 +24,7 @@ from nein.engine import atomic
 from nein.loading.errors import UserError, unknown
 from nein.nano import scenes
 from nein.nano.scenes import CATEGORIES, NANO, SIZE, Scene, World, box, place, render, rng_for, sample_scene
-from nein.nano.sentences import captions
+from nein.nano.sentences import write_captions
 from nein.wording import families
 from nein.wording.families import NEGATIVE_TEMPLATES
 
@@ -96,7 +96,7 @@ def iter_samples(split: str, sources: int, world: World = NANO) -> Iterator[Nano
     for index in range(sources):
         source = source_scene(split, index, world)
         coco = f"COCO_{index + 1:012d}"
-        sentences = captions(source, rng_for(split, index, "captions"))
+        sentences = write_captions(source, rng_for(split, index, "captions"))
         rng = rng_for(split, index, "nein")
         count = rng.choice((3, 4, 4, 5))
         absent = [name for name in CATEGORIES if name in world.named and name not in source.categories]

@@ -26,7 +26,7 @@ from typing import Any
 from nein.engine.images import write_png
 from nein.nano.data import draw_once
 from nein.nano.scenes import BACKGROUNDS, CATEGORIES, LOOKS, Item, Scene, place, render, rng_for
-from nein.nano.sentences import captions
+from nein.nano.sentences import write_captions
 from nein.wording.families import CONSTRUCTIONS, DENIES, THINGS, Named, add_article, write_twins
 
 OTHERS, DEPTHS = (0, 1, 2, 3), (0, 1)  # numbers of other things, of denials above
@@ -215,7 +215,7 @@ def write(root: Path, split: str, count: int) -> None:
             things.append({"name": name, "stays": stays, "without": f"{sample}_{k}"})
         record = {
             "COCO": source,
-            "T_original": captions(edit.target, rng_for(split, number, "scope captions"), 1)[0],
+            "T_original": write_captions(edit.target, rng_for(split, number, "scope captions"), 1)[0],
             "T_negative": write_twins(edit.construction, edit.named, edit.depth)[0],
             "T_generated": f"Add {add_article(edit.object)}.",
             "NeIn": sample,

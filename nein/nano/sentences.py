@@ -37,7 +37,7 @@ def _name_group(rng: random.Random, category: str, group: list[Item]) -> str:
     return indefinite(noun)
 
 
-def caption(scene: Scene, rng: random.Random) -> str:
+def write_caption(scene: Scene, rng: random.Random) -> str:
     """One caption; like a person's, it may leave an object out."""
     _, settings, views = PLACES[scene.background]
     place, view = rng.choice(settings), rng.choice(views)
@@ -75,11 +75,11 @@ def caption(scene: Scene, rng: random.Random) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def captions(scene: Scene, rng: random.Random, count: int = 5) -> list[str]:
+def write_captions(scene: Scene, rng: random.Random, count: int = 5) -> list[str]:
     """`count` captions, distinct where the scene allows it."""
     sentences: dict[str, None] = {}
     for _ in range(count * 8):
-        sentences.setdefault(caption(scene, rng))
+        sentences.setdefault(write_caption(scene, rng))
         if len(sentences) == count:
             break
     result = list(sentences)

@@ -44,6 +44,7 @@ _DETERMINERS = frozenset(
 )
 # A "not" before them denies nothing: "not all cats" leaves some, "not only a cat" denies none.
 _PARTIAL = frozenset("all every only just merely everything everyone".split())
+# Words that cannot begin or end what is left of a sentence without its denials.
 _CONNECTING = frozenset("and but or with while is are does do has have , there".split())
 _LONGEST = 4  # words of a cue
 # Words of cues that are no cue alone.
@@ -101,9 +102,10 @@ def _read_parsed(doc: Any) -> Denials:
                 break
         index += 1
     phrases = [phrase for phrase in phrases if phrase.denied or not phrase.name]
-    names = [(p.name or " ".join(words[p.start : p.end]), p.denied % 2 == 1) for p in phrases]
-    absent = tuple(name for name, is_absent in names if is_absent)
-    present = tuple(name for name, is_absent in names if not is_absent)
+    names = [phrase.name or " ".join(words[phrase.start : phrase.end]) for phrase in phrases]
+    counts = [phrase.denied for phrase in phrases]
+    absent = tuple(name for name, count in zip(names, counts, strict=True) if count % 2 == 1)
+    present = tuple(name for name, count in zip(names, counts, strict=True) if count % 2 == 0)
     doubled = any(phrase.denied and phrase.denied % 2 == 0 for phrase in phrases)
     return Denials(absent, present, doubled, _keep_affirmed(doc, phrases, left_out) if absent else doc.text)
 
@@ -125,6 +127,7 @@ def _keep_affirmed(doc: Any, phrases: Sequence[_Phrase], left_out: set[int]) -> 
     return " ".join(parts)
 
 
+# --- noun phrases ----------------------------------------------------------------------------------------
 def _iter_phrases(doc: Any) -> Iterator[_Phrase]:
     """Yield the noun phrases that name objects: runs of adjectives and nouns. spaCy's noun chunks come from
     its parser, which errs more often than its tagger: "an oven but no chair" is one chunk."""
@@ -183,6 +186,7 @@ def _announces_object(token: Any) -> bool:
     return token.lower_ in _DETERMINERS - {"n't", "to"} or token.lemma_.lower() in ("without", "lack")
 
 
+# --- cues and what they deny -----------------------------------------------------------------------------
 def _find_denied(
     doc: Any, words: list[str], cue: set[str], start: int, end: int, phrases: list[_Phrase]
 ) -> list[_Phrase] | None:
@@ -192,17 +196,17 @@ def _find_denied(
     # A denial ends where a new clause begins.
     following = [phrase for phrase in following if not {"but", ";", "."} & set(words[end : phrase.start])]
     before = [phrase for phrase in phrases if phrase.end <= start]
-    if cue & set(PRECEDED):
+    if cue & set(PRECEDED):  # "a cup is missing", "missing is a cup"
         inverted = _find_inverted(words, end, following)
         return _join_phrases(words, inverted, any_article=False) if inverted else before[-1:]
     if cue & set(EXCEPTIONS) and EVERYTHING & set(words[:start]) and words[end : end + 1] != ["no"]:
         return _join_phrases(words, following, any_article=True)
-    if "absence of" in cue and "," in words[end:]:  # "in the absence of a cup, a dog sleeps"
+    if "absence of" in cue and "," in words[end:]:  # "in the absence of a cup, a dog sleeps": only the cup
         comma = words.index(",", end)
         following = [phrase for phrase in following if phrase.start < comma]
     if cue & set(FOLLOWED):
         return _join_phrases(words, following, any_article="no" not in cue) if following else before[-1:]
-    if cue & {"not", "n't"}:
+    if cue & {"not", "n't"}:  # "does not have a cup", "a cup is not there"
         if (end < len(words) and words[end] in _PARTIAL) or not _is_existence(doc[start]):
             return []
         return _join_phrases(words, following, any_article=True) or before[-1:]
@@ -219,7 +223,7 @@ def _find_inverted(words: list[str], end: int, following: list[_Phrase]) -> list
         end = verbs[0]
     following = [phrase for phrase in following if phrase.start > end]
     between = words[end : following[0].start] if following else []
-    opened = between[:1] in (["is"], ["are"], ["a"], ["an"], ["any"])
+    opened = between[:1] in (["is"], ["are"], ["a"], ["an"], ["any"])  # nothing else before the phrase
     return following if opened and set(between[1:]) <= _DETERMINERS else []
 
 
@@ -250,6 +254,7 @@ def _is_existence(negation: Any) -> bool:
 
 
 def _is_cue(token: Any) -> bool:
+    """Whether a word alone marks a cue."""
     return token.lemma_.lower() in _CUE_WORDS
 
 

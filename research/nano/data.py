@@ -29,7 +29,7 @@ from nein.nano.scenes import (
     rng_for,
     sample_scene,
 )
-from nein.nano.sentences import PLACES, captions, names
+from nein.nano.sentences import PLACES, names, write_captions
 from nein.train.editor_finetuning import drawn
 from nein.train.editor_finetuning.drawn import MIXTURES, Pair, draw_kind, move, write_instruction
 from nein.wording.families import indefinite, plural
@@ -110,7 +110,7 @@ def described(split: str, index: int) -> tuple[Scene, list[str]]:
     """The `index`-th scene of a pool and its five captions."""
     rng = rng_for(split, index, "pool")
     scene = sample_scene(rng, rng.choice((0, 1, 2, 2, 3, 3, 4, 4)))
-    return scene, captions(scene, rng)
+    return scene, write_captions(scene, rng)
 
 
 def _scene_chunk(job: tuple[str, int, int]) -> tuple[np.ndarray, np.ndarray, list[Scene], list[list[str]]]:
@@ -269,7 +269,7 @@ def corpus(scenes: int = 3000) -> list[str]:
     lines: list[str] = []
     for index in range(scenes):
         rng = rng_for("train", index, "tokenizer")
-        lines += captions(sample_scene(rng, rng.randint(1, 4)), rng)
+        lines += write_captions(sample_scene(rng, rng.randint(1, 4)), rng)
     words = [n for c in CATEGORIES for n in names(c)]
     words += [n for nouns, _, _ in PLACES.values() for n in nouns] + list(OTHER_NOUNS) + list(PALETTE)
     for word in words:

@@ -18,7 +18,7 @@ from torch import nn
 
 from nein.nano import scenes
 from nein.nano.scenes import BACKGROUNDS, CATEGORIES, Scene, render, rng_for
-from nein.nano.sentences import captions
+from nein.nano.sentences import write_captions
 from research.nano.data import ALL_MIXTURES, clip_tokenizer, pair_pool, patch_labels, scene_pool, to_float
 from research.nano.job import Job, sized, step_count
 
@@ -373,7 +373,7 @@ def pictured(split: str, index: int) -> tuple[Scene, list[str]]:
         item = scenes.place(rng, category, items, usual=True)
         items += [item] if item is not None else []
     scene = Scene(background, seed, tuple(items))
-    return scene, captions(scene, rng)
+    return scene, write_captions(scene, rng)
 
 
 def generator_job(zoo: Path, device: torch.device, scale: float) -> Job:

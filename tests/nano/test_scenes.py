@@ -10,7 +10,7 @@ import pytest
 
 from nein.nano.data import source_scene
 from nein.nano.scenes import BACKGROUNDS, LOOKS, MAX_SIZE, MIN_SIZE, SPLITS, Item, Scene, box, render, rng_for
-from nein.nano.sentences import captions
+from nein.nano.sentences import write_captions
 from tests.nano.words import random_scene
 
 
@@ -41,7 +41,7 @@ def test_splits_do_not_meet_neither_as_scenes_nor_as_pictures():
 def test_the_captions_are_those_that_the_models_were_trained_on():
     scenes = [random_scene(rng_for("train", i, "captions test")) for i in range(1600)]
     scenes += [Scene(kind, 1, ()) for kind in BACKGROUNDS]
-    told = "\n".join(c.lower() for i, s in enumerate(scenes) for c in captions(s, random.Random(i)))
+    told = "\n".join(c.lower() for i, s in enumerate(scenes) for c in write_captions(s, random.Random(i)))
     assert hashlib.sha256(told.encode()).hexdigest()[:16] == "177a0ce5f7b60b8a"
 
 

@@ -11,7 +11,7 @@ from nein.benchmarks.nein import runs as of_runs
 from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.run import NEIN
 from nein.datasets import nein as loading
-from nein.datasets.nein import Dataset, Sample, records_hash, rephrase_samples
+from nein.datasets.nein import Dataset, Sample, hash_records, rephrase_samples
 from nein.loading.errors import UserError
 from nein.reporting import figures as frames
 from nein.statistics import two_way
@@ -91,7 +91,7 @@ def test_a_family_is_read_hashed_and_turns_the_target_round(make_data):
     assert [(s.family, s.stays) for s in found.samples] == [("double_negation", True), ("implicit", False)]
     assert first.source_path == first.sample_path
     assert second.source_path != second.sample_path
-    assert found.records_sha256 != plain.records_sha256 == records_hash(plain.samples)
+    assert found.records_sha256 != plain.records_sha256 == hash_records(plain.samples)
     assert plain.samples[0].family is None
     with pytest.raises(UserError, match=r"family 'implict'; did you mean 'implicit'"):
         loading.load(str(with_families(make_data(2, 1), ["implicit", "implict"])))

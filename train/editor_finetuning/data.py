@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from nein.datasets.nein import Dataset, Sample, load_folder, read_samples, records_hash, validate_images
+from nein.datasets.nein import Dataset, Sample, hash_records, load_folder, read_samples, validate_images
 from nein.engine import images
 from nein.loading.digests import json_digest
 from nein.loading.errors import UserError, unknown
@@ -79,7 +79,7 @@ def load(config: TuneConfig, *, check_images: bool = True) -> Pairs:
     files = [path for sample in used for path in (sample.sample_path, sample.source_path)]
     facts = {
         "origin": dict(dataset.origin),
-        "records_sha256": records_hash(samples),
+        "records_sha256": hash_records(samples),
         "images": json_digest({"sizes": [stamp_files(file)[1] for file in files]})[:12],
         "samples": len(samples),
         "used": len(indices),

@@ -21,7 +21,7 @@ from nein.loading.errors import unknown
 from nein.nano import scenes as nano
 from nein.nano.data import world_version
 from nein.nano.scenes import CATEGORIES, NANO, SPLITS, Scene, World, rng_for
-from nein.nano.sentences import captions
+from nein.nano.sentences import write_captions
 
 SCENES = {"train": 12_000, "dev": 500, "val": 1_000}  # per split when none are asked for
 CAPTIONS = 2  # captions used per scene, of the five that are drawn
@@ -62,7 +62,7 @@ def draw_concepts(split: str, scenes: int, world: World = NANO) -> tuple[Concept
     images = []
     for index in range(scenes):
         scene = draw_scene(split, index, world)
-        texts = captions(scene, rng_for(split, index, "negbench captions"))
+        texts = write_captions(scene, rng_for(split, index, "negbench captions"))
         present = tuple(name for name in scene.categories if name in world.named)
         path = make_reference(split, index, world)
         images.append(Concepts(f"{split}-{index:06d}", path, tuple(texts), present, unsure=unsure))

@@ -98,7 +98,7 @@ NANO_SPLIT = "build"  # scenes of their own: no model was trained or judged on t
 def _draw_sources(scenes: int) -> Listing[Source]:
     from nein.nano import data
     from nein.nano.scenes import render, rng_for
-    from nein.nano.sentences import captions
+    from nein.nano.sentences import write_captions
 
     names = [f"COCO_{index + 1:012d}.png" for index in range(scenes)]
     drawn = [data.source_scene(NANO_SPLIT, index) for index in range(scenes)]
@@ -108,7 +108,7 @@ def _draw_sources(scenes: int) -> Listing[Source]:
             images.write_png(draft / name, render(scene))
 
     folder = data.draw_once(f"captioned-{scenes}", draw, proof=names[-1])
-    texts = [captions(scene, rng_for(NANO_SPLIT, k, "captions")) for k, scene in enumerate(drawn)]
+    texts = [write_captions(scene, rng_for(NANO_SPLIT, k, "captions")) for k, scene in enumerate(drawn)]
     entries = [coco.CaptionedImage(name, tuple(lines)) for name, lines in zip(names, texts, strict=True)]
     return _make_listing(entries, folder, {"kind": "nano", "scenes": scenes, "world": data.world_version()})
 
