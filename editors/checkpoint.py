@@ -12,7 +12,7 @@ import logging
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -59,11 +59,7 @@ class LoadedPipeline:
 
 
 def load_pipeline(
-    checkpoint: str,
-    revision: str | None = None,
-    *,
-    channels: tuple[int, ...] = (8,),
-    lora: str | None = None,
+    checkpoint: str, revision: str | None = None, *, channels: Sequence[int] = (8,), lora: str | None = None
 ) -> LoadedPipeline:
     """Load an InstructPix2Pix pipeline. Raises EditorError.
 
@@ -107,8 +103,9 @@ def load_pipeline(
 
 def wrap_pipeline(pipeline: Any) -> LoadedPipeline:
     """Check and hash the caller's StableDiffusionInstructPix2PixPipeline. Raises EditorError."""
-    check_channels(pipeline.unet.config.in_channels, "the pipeline in memory", (8,))
-    return _make_loaded(pipeline, "the pipeline in memory", {})
+    name = "the pipeline in memory"
+    check_channels(pipeline.unet.config.in_channels, name, (8,))
+    return _make_loaded(pipeline, name, {})
 
 
 def _make_loaded(pipeline: Any, name: str, published: Json) -> LoadedPipeline:
@@ -117,7 +114,7 @@ def _make_loaded(pipeline: Any, name: str, published: Json) -> LoadedPipeline:
     return LoadedPipeline(pipeline, content_hash(models, [pipeline.tokenizer]), published)
 
 
-def check_channels(channels: int, checkpoint: str, allowed: tuple[int, ...]) -> None:
+def check_channels(channels: int, checkpoint: str, allowed: Sequence[int]) -> None:
     """Raise EditorError for a UNet with another number of input channels."""
     if channels not in allowed:
         raise EditorError(

@@ -62,7 +62,9 @@ _FIELDS = {"class": "class_path", "options": "settings"}  # key of the file -> f
 
 def _make_row(name: str, row: Json) -> EditorPreset:
     if "class" not in row:
-        row = {**_TABLE["templates"]["pipeline"], **row}
+        template = _TABLE["templates"]["pipeline"]
+        merged = {key: {**template[key], **row.get(key, {})} for key in ("options", "sources")}
+        row = {**template, **row, **merged}
     fields = {_FIELDS.get(key, key): value for key, value in row.items()}
     return EditorPreset(**{"name": name, "editor": name, **fields})
 

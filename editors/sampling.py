@@ -103,12 +103,7 @@ GUIDANCES = {  # branches, function, bounds of s_T and s_I
 
 
 def ancestral_step(
-    x: Tensor,
-    prediction: Tensor,
-    sigma: float,
-    sigma_next: float,
-    noise: Tensor | None,
-    prediction_type: str = "epsilon",
+    x: Tensor, prediction: Tensor, sigma: float, sigma_next: float, noise: Tensor | None, prediction_type: str
 ) -> Tensor:
     """One Euler-ancestral step (eta = 1) from noise level `sigma` to `sigma_next`.
 

@@ -62,16 +62,14 @@ class CachedChat(Chat):
                 self._in_flight.update(mine)
             try:
                 first = {key: messages[indices[key][0]] for key in mine}
-                for key, completion in self._complete(first, sampling):
+                for key, completion in self._ask(first, sampling):
                     self._release([key])
                     for index in indices.pop(key):
                         yield index, completion
             finally:
                 self._release(mine)
 
-    def _complete(
-        self, messages: Mapping[str, Message], sampling: Sampling
-    ) -> Iterator[tuple[str, Completion]]:
+    def _ask(self, messages: Mapping[str, Message], sampling: Sampling) -> Iterator[tuple[str, Completion]]:
         """Key and answer of each message: first those of the cache, then those of the model."""
         missing = []
         for key in messages:
