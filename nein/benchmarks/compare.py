@@ -77,8 +77,7 @@ class Side:
 
 
 def choose_pairs(names: Sequence[str], baseline: str | None) -> list[tuple[str, str]]:
-    """The pairs to compare: all, or every run with the baseline (a run, or an EDITOR, then track by track).
-    Raises UserError for an unknown baseline."""
+    """The pairs to compare: all, or every run with the baseline, a run or an EDITOR. Raises UserError."""
     if baseline is None:
         return list(itertools.combinations(names, 2))
     baselines = [name for name in names if baseline in (name, name.rpartition("/")[0])]
@@ -194,8 +193,7 @@ def list_worse(rows: Sequence[Figure], points: float) -> list[str]:
 
 
 def make_table(rows: Sequence[Figure]) -> Table:
-    """`COMPARISONS`, with a warning if no difference can be significant: if even the least possible p, times
-    the size of the family, is 5 % or more."""
+    """`COMPARISONS`, with a warning if the least possible p, corrected, is 5 % or more."""
     tests = frames.select(pd.DataFrame(rows), **_DIFFERENCE)
     if "p_least" not in tests or tests["p_least"].isna().all():
         return COMPARISONS

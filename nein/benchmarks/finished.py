@@ -33,8 +33,7 @@ from nein.reporting.tables import Column, Row, Table, describe_widest
 
 # --- report, compare, export -----------------------------------------------------------------
 def report(options: ReportConfig) -> str:
-    """`nein report`: the page of the complete runs of a benchmark; for several benchmarks, a page of their
-    gaps with links to the page of each."""
+    """`nein report`: a page per benchmark; for several benchmarks, also a page of their gaps."""
     atomic.make_folder(options.out.parent)
     by_benchmark: dict[str, list[Path]] = {}  # name -> run folders
     for folder in collect_runs(options.runs):
@@ -116,8 +115,7 @@ def select_options(options: Any, benchmark: Benchmark, config: type[Any], others
 
 
 def export(config: ExportConfig) -> str:
-    """`nein export`: scores.csv and figures.csv of all runs, concatenated with a column `run`; or the
-    questions of the runs as a task of another harness."""
+    """`nein export`: scores.csv and figures.csv of all runs, or their questions as a task of a harness."""
     folders = registry.find_finished(config.runs)
     if config.format != "csv":
         benchmark = registry.get_shared(config.runs)
@@ -161,8 +159,7 @@ def write_overview(
     links: Sequence[tuple[str, str]] = (),
     formats: Sequence[str] = FORMATS,
 ) -> str:
-    """Writes the page of the gaps of finished runs; returns the text to print. given: the paths on the
-    command line; links: pages named there."""
+    """Writes the page of the gaps of runs; returns the text to print. given: paths of the command line."""
     atomic.make_folder(out.parent)
     groups = registry.group_by_data(folders)
     # Gaps are compared within a benchmark and its data.

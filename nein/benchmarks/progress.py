@@ -120,8 +120,7 @@ WINDOW = 600.0  # seconds over which the rate is measured
 
 
 def _describe_progress(stage: StageProgress, start: float, block_times: list[float]) -> str:
-    """Samples done, rate and time left. start: of the command; block_times: of all stages, sorted. Work on
-    this stage begins after the last block before its own."""
+    """Samples done, rate, time left. start: of the command; block_times: of blocks of all stages, sorted."""
     counts, now = stage.counts, time.time()
     done, total = sum(samples for _, samples in stage.blocks), sum(counts)
     text = f"{done:,} of {total:,} "
@@ -129,6 +128,7 @@ def _describe_progress(stage: StageProgress, start: float, block_times: list[flo
     since = max(start, now - WINDOW)
     recent = [block for block in stage.blocks if block[0] > since]
     if recent and done != total:
+        # Work on this stage began after the last block before its own.
         before = bisect.bisect_left(block_times, min(recent)[0])
         since = max(since, block_times[before - 1] if before else 0.0)
         rate = sum(samples for _, samples in recent) / max(now - since, 1.0)

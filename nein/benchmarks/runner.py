@@ -83,8 +83,7 @@ class Finished:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """The model's name, the name or file of the data, and the date of the latest command, as the manifest
-        of every benchmark has them."""
+        """The model's name, the name or file of the data, and the date of the latest command."""
         facts, data = self.manifest, self.manifest.get("data", {})
         dates = [call["started"] for call in facts.get("invocations", []) if call.get("started")]
         # OWNER/NAME, "nano:WORLD", or a folder
@@ -149,8 +148,7 @@ class Benchmark:
         return frames.concat(parts)
 
     def page(self, finished: Sequence[Finished], options: Any) -> Page | None:
-        """The page of a report besides the sections; options: of the command or of `nein report`. None: no
-        report is written."""
+        """The page of a report besides the sections, or None. options: of the command or of `nein report`."""
         return Page(self.title)
 
     def primary_scores(self, table: ScoreTable, folder: Any) -> ScoreTable:
@@ -165,10 +163,8 @@ class Benchmark:
         """Name -> side of `nein compare`."""
         sides = {}
         for run in finished:
-            table, gap = (
-                self.comparable_scores(ScoreTable.read(run.folder.path / SCORES_CSV), run.folder),
-                None,
-            )
+            every = ScoreTable.read(run.folder.path / SCORES_CSV)
+            table, gap = self.comparable_scores(every, run.folder), None
             if self.gap:
                 affirmed, negated = (table.where(variant=name) for name in self.gap)
                 gap = affirmed.subtract(negated)
@@ -176,8 +172,7 @@ class Benchmark:
         return sides
 
     def gaps(self, finished: Sequence[Finished]) -> pd.DataFrame:
-        """The negation gaps of runs on the same data: rows of `figures.gap` with the columns run (its name),
-        model and measure."""
+        """The negation gaps of runs on the same data: rows of `figures.gap` with run, model and measure."""
         rows: list[frames.Figure] = []
         for run in finished:
             gap_rows = frames.select(run.figures, task="gap")
@@ -292,11 +287,11 @@ class Benchmark:
         estimates = frames.concat(entry.figures for entry in finished)
         page, figures = self._complete(finished, config)
         sheets = tables.make_sheets(page.headline or (), figures) if page else []
-        edits = (sorted(entry.folder.path.glob("images/*/*.png"))[:4] for entry in finished)
-        images_logged = [*sorted(config.out_dir.glob("*.png")), *itertools.chain(*edits)]
-        tracking.log(
-            config.trackers, config.out_dir, dataclasses.asdict(config), estimates, sheets, images_logged
-        )
+        paths = sorted(config.out_dir.glob("*.png"))
+        for entry in finished:
+            paths += sorted(entry.folder.path.glob("images/*/*.png"))[:4]
+        options = dataclasses.asdict(config)
+        tracking.log(config.trackers, config.out_dir, options, estimates, sheets, paths)
 
     def load_finished(self, paths: Sequence[Path]) -> list[Finished]:
         """The finished runs in these folders; a second run of the same name goes by its path."""
@@ -326,9 +321,8 @@ class Benchmark:
         page = dataclasses.replace(page, headline=headline or page.headline)
         files = pages.write(out, figures, page, getattr(options, "formats", EVALUATION))
         texts = [*dict.fromkeys(page.findings), page.subtitle, *_own_notes(finished, unfinished)[:3]]
-        return pages.format_headline(
-            figures, page.headline or (), texts, pages.list_files(out, files, len(page.notes))
-        )
+        places = pages.list_files(out, files, len(page.notes))
+        return pages.format_headline(figures, page.headline or (), texts, places)
 
     def _complete(
         self, finished: Sequence[Finished], options: Any, unfinished: Sequence[Path] = ()
@@ -394,7 +388,7 @@ def _facts(config: Any, run: Run) -> dict[str, Any]:
     return {**run.facts, "selected": selected, "preset": getattr(config, "preset", None)}
 
 
-# --- for subclasses --------------------------------------------------------------------------
+# --- rows, names of folders, the order of stages ---------------------------------------------
 def select_rows(
     folder: Folder, output: str, blocks: Blocks | None = None, numbers: Iterable[int] | None = None
 ) -> Iterator[Any]:
@@ -426,7 +420,7 @@ def name_folders(names_and_models: Iterable[tuple[str, str]]) -> dict[str, str]:
     for name, model in names_and_models:
         if (twin := model_of.setdefault(name, model)) != model:
             raise UserError(
-                f"'{twin}' and '{model}' have the same name, '{name}'; pass NAME=REFERENCE for one of them."
+                f"'{twin}' and '{model}' have the same name, '{name}'; pass NAME=REFERENCE for one."
             )
     return model_of
 
@@ -437,9 +431,8 @@ def plan_steps(benchmark: Benchmark, config: Any, device: str) -> list[Step]:
 
 
 def order_steps(runs: Sequence[Run]) -> list[Step]:
-    """All stages of all runs, ordered so that models are seldom swapped: first every stage that the current
-    model can make, then those of the model that the longest queue needs. The stages of a run keep their
-    order."""
+    """All stages of all runs, in an order that seldom swaps models: first every stage that the current model
+    can make, then those of the model that the longest queue needs. The stages of a run keep their order."""
     queues = [[Step(run.folder, stage, run.name) for stage in run.stages] for run in runs]
     order: list[Step] = []
     name = ""  # of the model in memory

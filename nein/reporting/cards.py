@@ -117,8 +117,7 @@ def make_browser(
     budget: int = 0,
     scripts: Sequence[Path] = (),
 ) -> Part:
-    """The part of a page that shows samples. cards: in order, read when the page is made; out: the page,
-    whose chunks are files if they exceed `budget` bytes; None: all are inside."""
+    """The part of a page that shows samples. cards: in order; out: the page. None: no file for chunks."""
 
     def make_values() -> dict[str, Any]:
         index = list[Card]()  # filled while chunks are read

@@ -53,8 +53,7 @@ Figure = dict[str, Any]
 
 # --- rows ------------------------------------------------------------------------------------
 def figure(estimate: Estimate | None, *, unit: str, unscored: int = 0, **labels: Any) -> Figure:
-    """A row of an estimate, or of None if nothing was scored. labels: its dimensions (`model`, `metric`),
-    `reasons`, and the tests of a difference."""
+    """A row of an estimate; None: nothing was scored. labels: dimensions, `reasons`, tests."""
     numbers = asdict(estimate) if estimate else {**dict.fromkeys(ESTIMATE), "n": 0, "clusters": 0}
     return {**labels, **numbers, "unscored": unscored, "unit": unit}
 
@@ -119,8 +118,7 @@ def _format_entry(entry: Any) -> str:
 
 # --- queries ---------------------------------------------------------------------------------
 def select(figures: pd.DataFrame, **entries: Any) -> pd.DataFrame:
-    """The estimates with these entries; a tuple or list allows any of its members, a missing column is
-    empty."""
+    """The estimates with these entries; a tuple or list allows any member, a missing column is empty."""
     mask = np.ones(len(figures), dtype=bool)
     for name, entry in entries.items():
         values = entry if isinstance(entry, tuple | list) else (entry,)

@@ -125,8 +125,7 @@ LINES, COLUMNS = 24, 100  # a screen, less the line "Results: OUT"
 def format_headline(
     figures: pd.DataFrame, given: Sequence[Table], texts: Sequence[str] = (), last: Sequence[str] = ()
 ) -> str:
-    """The last output of a command, on one screen: the first of the given tables, of long ones the first
-    rows; then sentences; then the lines `last`."""
+    """A command's last output, on one screen: the first rows of the first tables, sentences, lines `last`."""
     lines = []
     for text in texts:
         lines += textwrap.wrap(text, COLUMNS, break_long_words=False, break_on_hyphens=False)

@@ -200,8 +200,7 @@ def curves(
 
 
 def _prepare(figures: pd.DataFrame, place: Sequence[str], panel: Sequence[str]) -> pd.DataFrame:
-    """The estimates in the unit shown. New columns `_place` and `_panel` join the entries of the columns
-    `place` and `panel`."""
+    """The estimates in the unit shown, with the joined entries of `place` and `panel` in new columns."""
     scale = figures["unit"].map({name: unit.scale for name, unit in UNITS.items()})
     columns: dict[str, Any] = {end: figures[end].astype(float) * scale for end in ("value", "low", "high")}
     for name, joined in (("_place", place), ("_panel", panel)):

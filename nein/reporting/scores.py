@@ -112,8 +112,7 @@ class ScoreTable:
         return Counter(dict(Counter(reasons).most_common()))
 
     def estimate(self, low: float | None = 0.0, high: float = 1.0) -> Estimate | None:
-        """The mean of the scored rows, clustered by source; None without any. low, high: the range of values
-        and of the interval; low=None: no range."""
+        """The mean of the scored rows, clustered by source. low, high: the range; low=None: no range."""
         scored = self.scored
         if low is None:
             return statistics.mean(scored.values, scored.clusters)
@@ -135,8 +134,7 @@ class ScoreTable:
         return frames.frame(part.figure(**labels, metric=key[0], variant=key[1]) for key, part in groups)
 
     def subtract(self, other: ScoreTable) -> ScoreTable:
-        """Value minus value in another table, by sample and metric, NaN if one is unscored: the negation gap
-        of two variants."""
+        """Value minus value in another table, by sample and metric; NaN if one is unscored."""
         keys, theirs = ["id", "metric"], other.frame[["id", "metric", "value"]]
         merged = self.frame.merge(theirs, on=keys, suffixes=("", "_other"), validate="one_to_one")
         gap, variant = merged["value"] - merged["value_other"], pd.Categorical(["gap"] * len(merged))
@@ -184,8 +182,7 @@ class ScoreTable:
 
     @classmethod
     def read(cls, path: Path, columns: Sequence[str] = ()) -> ScoreTable:
-        """The table of `write`; entries are text. columns: added empty if the file lacks them. Raises
-        UserError for an unreadable file."""
+        """The table of `write`: entries are text. Adds empty `columns` that are missing. Raises UserError."""
         try:
             frame = pd.read_csv(path, dtype=str, keep_default_na=False, na_values=[""])
             frame["value"] = frame["value"].astype(float) if "value" in frame else math.nan

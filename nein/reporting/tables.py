@@ -241,8 +241,7 @@ class Sheet:
         return all(re.fullmatch(r"[\d.]+", cell) for cell in contents.pop())
 
     def find_best(self) -> set[tuple[int, int]]:
-        """(row, column) of the best numbers in columns with ↑ or ↓, among rows that differ in the first name
-        alone."""
+        """(row, column) of the best numbers below ↑ or ↓, among rows that differ in the first name alone."""
         result: set[tuple[int, int]] = set()
         groups = pd.Series(range(len(self.rows))).groupby([str(row[1 : self.names]) for row in self.rows])
         for column, (title, is_number) in enumerate(zip(self.columns, self.find_numbers(), strict=True)):
@@ -293,8 +292,7 @@ _INTERVAL = re.compile(r" (?:± [\d.]+|\[[^]]*\])")
 
 
 def format_latex(sheet: Sheet, compact: bool = False) -> str:
-    """A sheet as a `table` for \\usepackage{booktabs}, above 40 rows as a `longtable`: numbers are
-    right-aligned, the best bold. compact: without intervals."""
+    """A sheet as a LaTeX `table`, above 40 rows a `longtable`; the best are bold. compact: no intervals."""
     numbers, best, rows = sheet.find_numbers(), sheet.find_best(), []
     for index, row in enumerate(sheet.rows):
         cells = []

@@ -86,8 +86,7 @@ def pick_samples(dataset: Dataset, loaded: Sequence[RunDir], options: GridConfig
     means = values.mean().dropna()  # (scored samples,)
     if means.empty:
         raise UserError(
-            f"No sample has a value of {metric} here (fid is a value of a run, not of a sample); choose "
-            f"another --metric, or score it: nein eval --metrics {metric}."
+            f"No sample has a value of {metric} here; pass another --metric, or score it by nein eval."
         )
     scored = [sample for sample in ranked if sample.id in means]
     ascending = METRICS[metric].higher_is_better == (options.select == "worst")

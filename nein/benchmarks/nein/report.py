@@ -148,8 +148,7 @@ FID_SMALL = 5000  # images below which a note warns of its bias
 
 
 def make_notes(frame: pd.DataFrame, loaded: Sequence[RunDir]) -> list[str]:
-    """Caveats: small samples, runs that are not comparable, unscored samples, idle remedies, stretched images
-    and endpoints without an answer."""
+    """Caveats: small samples, runs that are not comparable, unscored samples, idle remedies."""
     results = frames.records(frame, task="results")
     configs = [run.about.get("config", {}) for run in loaded]
     sentences = []
@@ -252,8 +251,7 @@ EVIDENCE = ("answer", "p_yes", "p_no", "score", "threshold", "before", "after", 
 
 
 def make_browser(loaded: Sequence[RunDir], options: ReportConfig) -> Part:
-    """The browser of samples: the images of all runs with verdicts, answers and scores. Without the data set,
-    the images of samples and targets are missing."""
+    """The browser of samples; without the data set, the images of samples and targets are missing."""
     note = ""
     try:
         dataset = nein_data.reload(loaded[0].about["data"], options.data, options.split)
@@ -286,8 +284,7 @@ def make_browser(loaded: Sequence[RunDir], options: ReportConfig) -> Part:
 def make_cards(
     loaded: Sequence[RunDir], records: Mapping[str, Sample], metrics: Sequence[str], side: int
 ) -> Iterator[cards.Card]:
-    """A card per sample. records: id -> record, if the data are at hand; side: pixels of the longer side of
-    images, 0 for none."""
+    """A card per sample. records: id -> record of the data; side: pixels of an image's longer side, or 0."""
     names = list(dict.fromkeys(name for run in loaded for name in run.edits))
     image_sources = (_list_image_sources(loaded, records.get(name), name) for name in names)
     values = [[run.values(metric) for metric in metrics] for run in loaded]  # [run][metric][sample]
@@ -337,8 +334,7 @@ def _list_image_sources(
 
 
 def _make_reply(run: RunDir, thumbnail: Thumbnail, name: str, metrics: Sequence[str]) -> cards.CardReply:
-    """A run's edit on a card: boxes, a line of facts, and a row per score (index of the metric, value,
-    reason, evidence)."""
+    """A run's edit on a card. A row per score: index of the metric, value, reason, evidence."""
     edit = run.edits.get(name)
     if edit is None:
         return cards.CardReply(thumbnail)

@@ -56,14 +56,8 @@ class NeIn(Benchmark):
             collect_runs([config.out_dir])
             return []
         # Editors, metrics and data.
-        choices = editor_choice.resolve_editors(
-            config.editor,
-            config.preset,
-            config.editor_options,
-            config.edited,
-            config.mend,
-            config.protocol == "paper",
-        )
+        named = (config.editor, config.preset, config.editor_options, config.edited, config.mend)
+        choices = editor_choice.resolve_editors(*named, config.protocol == "paper")
         for choice in choices if edits else ():
             choice.check_references()
         metrics = config.metrics if scores else []
@@ -154,10 +148,7 @@ def _load_data(config: EvalConfig, choices: Sequence[EditorChoice], metrics: Seq
     dataset = loading.load(reference, split=config.split, columns=config.columns, families=config.families)
     has_things = any(sample.things for sample in dataset.samples)
     if unsupported := [metric for metric in metrics if METRICS[metric].by_truth and not has_things]:
-        raise UserError(
-            f"The metric '{unsupported[0]}' needs data that list the objects of every image; pass "
-            "--data nano:scope, or other --metrics."
-        )
+        raise UserError(f"The metric '{unsupported[0]}' needs --data nano:scope, which lists all objects.")
     for choice in choices:
         if choice.external is not None:
             choice.external.check_samples(dataset.samples)
@@ -165,8 +156,7 @@ def _load_data(config: EvalConfig, choices: Sequence[EditorChoice], metrics: Seq
 
 
 def _note_missing_images(dataset: Dataset, name: str) -> Iterator[str]:
-    """A sentence for each kind of image with missing files, whose samples will be unscored; none is opened.
-    Raises UserError if every image of a kind is missing."""
+    """Yields a sentence for each kind of image with missing files. Raises UserError if all are missing."""
     sources = {sample.source_id for sample in dataset.samples}
     for role, names in {"NeIn": {sample.id for sample in dataset.samples}, "COCO": sources}.items():
         if missing := sorted(names & dataset.missing):
@@ -232,8 +222,7 @@ def _check_edits(run: RunDir, blocks: Blocks) -> None:
     incomplete = [n for n in blocks.numbers if len(blocks.needed(n)) > run.count_records(EDIT, n, blocks)]
     if incomplete:
         raise UserError(
-            f"'{run.path}' lacks edits in {len(incomplete)} of {len(blocks.numbers)} blocks of samples; run "
-            "the stage edit to make them."
+            f"'{run.path}' lacks edits in {len(incomplete)} blocks of samples; run the stage edit."
         )
 
 

@@ -361,7 +361,7 @@ def order_runs(loaded: Sequence[RunDir], same_data: bool = True) -> list[RunDir]
     for run, digest in zip(loaded, digests, strict=True) if same_data else ():
         if digest != digests[0]:
             raise UserError(
-                f"'{loaded[0].path}' and '{run.path}' are of different data; pass runs of the same data."
+                f"'{loaded[0].path}' and '{run.path}' have different data; pass runs of the same."
             )
     # Distinct names: with the name of OUT if there are several, with its path if that does not help.
     several = len({run.out.resolve() for run in loaded}) > 1

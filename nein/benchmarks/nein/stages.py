@@ -117,8 +117,7 @@ class Edit(Stage):
         return {EDIT: rows}
 
     def _edit(self, editor: Any, members: Sequence[Any]) -> list[tuple[EditResult, int]]:
-        """Edits samples, each with its image; returns results, each with the EXIF orientation of its image,
-        which is 1 unless the image was made elsewhere."""
+        """Edits samples with their images; returns results with the EXIF orientation of their images."""
         if isinstance(editor, ExternalEdits):
             return [editor.read(sample.id) for sample, _ in members]
         requests = []
@@ -228,8 +227,7 @@ class Score(Stage):
         samples = self.dataset.members(needed)
         if not edits.keys() >= {sample.id for sample in samples}:
             raise UserError(
-                f"'{self.run.block_path(EDIT, numbers[0])}' does not hold the samples of its block; remove "
-                "it and rerun the command."
+                f"'{self.run.block_path(EDIT, numbers[0])}' lacks samples; remove it and rerun the command."
             )
         # Several samples may share an image of the data: it is decoded once.
         read = functools.cache(self._read)
@@ -269,11 +267,13 @@ class Score(Stage):
         if "things" in needed:
             images_without = [read_image(thing.without, "known") for thing in sample.things]
             errors = [image for image in images_without if isinstance(image, str)]
-            things = zip(sample.things, images_without, strict=True)
             values["things"] = (
                 errors[0]
                 if errors
-                else [SceneObject(thing.name, thing.stays, np.asarray(image)) for thing, image in things]
+                else [
+                    SceneObject(thing.name, thing.stays, np.asarray(image))
+                    for thing, image in zip(sample.things, images_without, strict=True)
+                ]
             )
         return EditPair(sample.id, edited, **values)
 
