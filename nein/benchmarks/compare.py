@@ -35,29 +35,25 @@ NOTE = (
 
 
 def name_metric(metric: str) -> str:
-    """The title of a metric with its arrow; a benchmark's own metric goes by its name."""
+    """The title of a metric with ↑ (higher is better) or ↓; a benchmark's own metric goes by its name."""
     row = METRICS.get(metric)
-    return tables.add_arrow(row.title, row.higher_is_better) if row else metric
+    return f"{row.title} {'↑' if row.higher_is_better else '↓'}" if row else metric
 
 
-COMPARISONS = Table(
-    "comparisons",
-    "Paired comparisons",
-    (Row("first", "A"), Row("second", "B"), Row("metric", names=name_metric), Row("variant")),
-    (
-        Column("A: mean", {"statistic": "first"}),
-        Column("B: mean", {"statistic": "second"}),
-        Column("A - B", _DIFFERENCE),
-        Column("p", _DIFFERENCE, tables.p_value()),
-        Column("p (Holm)", _DIFFERENCE, tables.p_value("p_holm")),
-        Column("of", _DIFFERENCE, tables.entry("family")),
-        Column("pairs", _DIFFERENCE, tables.count()),
-        Column("unscored", _DIFFERENCE, tables.count("unscored")),
-        Column("source images", _DIFFERENCE, tables.count("clusters")),
-        Column("needed", _DIFFERENCE, lambda figures: tables.count("needed")(figures) or tables.DASH),
-    ),
-    note=NOTE,
+_ROWS = (Row("first", "A"), Row("second", "B"), Row("metric", names=name_metric), Row("variant"))
+_COLUMNS = (
+    Column("A: mean", {"statistic": "first"}),
+    Column("B: mean", {"statistic": "second"}),
+    Column("A - B", _DIFFERENCE),
+    Column("p", _DIFFERENCE, tables.p_value()),
+    Column("p (Holm)", _DIFFERENCE, tables.p_value("p_holm")),
+    Column("of", _DIFFERENCE, tables.entry("family")),
+    Column("pairs", _DIFFERENCE, tables.count()),
+    Column("unscored", _DIFFERENCE, tables.count("unscored")),
+    Column("source images", _DIFFERENCE, tables.count("clusters")),
+    Column("needed", _DIFFERENCE, lambda figures: tables.count("needed")(figures) or tables.DASH),
 )
+COMPARISONS = Table("comparisons", "Paired comparisons", _ROWS, _COLUMNS, note=NOTE)
 
 
 @dataclass(frozen=True)

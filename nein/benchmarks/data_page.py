@@ -25,7 +25,6 @@ from nein.reporting.tables import Column, Row, Table
 from nein.wording.families import NEGATIVE_TEMPLATES
 
 SIDE = 128  # pixels of an image's longer side
-# Of the rows (what: a facet, entry, value: samples), which `show` counts.
 _DIFFERENT = Column("different", show=lambda figures: str(len(figures)))
 _OF_EACH = Column("samples of each", show=tables.count("value"))
 SUMMARY = Table("summary", "Data", (Row("what"),), (_DIFFERENT, _OF_EACH), {})

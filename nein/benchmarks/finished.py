@@ -245,28 +245,16 @@ GAPS = Table("gaps", "Negation gaps, points", (Row("test"), Row("model"), Row("s
 def make_sections(board: pd.DataFrame) -> list[Section]:
     """One table of all tests, then per benchmark a table and a plot with the papers' models."""
     ours = tuple(source for source in frames.list_entries(board, "source") if source != PUBLISHED)
-    field = Table(
-        "field",
-        "Negation gap of every model in every test, points",
-        (Row("model"), Row("source")),
-        (Column(by="test", where=_GAP),),
-        {"source": ours},
-    )
+    title, by_test = "Negation gap of every model in every test, points", Column(by="test", where=_GAP)
+    field = Table("field", title, (Row("model"), Row("source")), (by_test,), {"source": ours})
     columns = (*_GAP_COLUMNS, Column("date", _GAP, tables.entry("date")))
     sections = [Section("field", "All tests", [field])]
     for name in frames.list_entries(board, "benchmark"):
         key, title, selection = f"of_{name}", registry.get(name).title, {"benchmark": name}
         table = Table(key, title, GAPS.rows, columns, selection)
-        plot = plots.plot(
-            key,
-            f"{title}: negation gap, with 95 % intervals",
-            {**_GAP, **selection, "source": ours},
-            plots.bars,
-            place=("model", "elsewhere"),
-            series="test",
-            axis="points",
-            limits=None,
-        )
+        caption, where = f"{title}: negation gap, with 95 % intervals", {**_GAP, **selection, "source": ours}
+        layout: Any = {"place": ("model", "elsewhere"), "series": "test", "axis": "points", "limits": None}
+        plot = plots.plot(key, caption, where, plots.bars, **layout)
         sections.append(Section(key, title, [table], [plot]))
     return sections
 

@@ -6,7 +6,6 @@ model, sample by sample, and recommends one. Parts: the command; costs; verdicts
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -182,26 +181,18 @@ def _title(metric: str) -> str:
 
 # --- tables ----------------------------------------------------------------------------------
 _GAP = {"variant": "gap", "statistic": "difference"}
-REMEDIES = Table(
-    "remedies",
-    "Remedies against the unchanged model",
-    (Row("model", "remedy"),),
-    (
-        Column(by="metric", where=_GAP, names=lambda name: f"gap: {_title(name)}"),
-        Column("seconds", {"metric": "seconds"}, tables.value(1)),
-        Column("requests", {"metric": "requests"}, tables.value()),
-        Column("dollars", {"metric": "dollars"}, tables.value(2)),
-        Column("verdict", {"task": "verdict"}, tables.entry("verdict")),
-    ),
-    {},
+_REMEDY = Row("model", "remedy")
+_COLUMNS = (
+    Column(by="metric", where=_GAP, names=lambda name: f"gap: {_title(name)}"),
+    Column("seconds", {"metric": "seconds"}, tables.value(1)),
+    Column("requests", {"metric": "requests"}, tables.value()),
+    Column("dollars", {"metric": "dollars"}, tables.value(2)),
+    Column("verdict", {"task": "verdict"}, tables.entry("verdict")),
+)
+_NOTE = (
     "Gap: score on affirmative inputs minus score on negated ones; here its change by the remedy, in points. "
-    "Closes, worse: p below 0.05 after Holm's correction over the remedies. Seconds: without judges.",
+    "Closes, worse: p below 0.05 after Holm's correction over the remedies. Seconds: without judges."
 )
-CHANGES = dataclasses.replace(
-    compare.COMPARISONS,
-    key="changes",
-    title="A: with the remedy, B: as it is",
-    rows=(Row("model", "remedy"), Row("what")),
-    where={"task": "comparisons"},
-    note="",
-)
+REMEDIES = Table("remedies", "Remedies against the unchanged model", (_REMEDY,), _COLUMNS, {}, _NOTE)
+_TITLE, _ROWS = "A: with the remedy, B: as it is", (_REMEDY, Row("what"))
+CHANGES = Table("changes", _TITLE, _ROWS, compare.COMPARISONS.columns, {"task": "comparisons"})

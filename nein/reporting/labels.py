@@ -156,26 +156,19 @@ def describe_raters(
             yield number(sum(is_right) / len(is_right), unit="%", n=len(is_right), statistic="gold", **labels)
 
 
-RATERS = Table(
-    "raters",
-    "Raters",
-    (Row("rater"),),
-    (
-        Column("items", {"statistic": "labelled"}, value()),
-        Column("cannot tell %", {"statistic": "unsure"}, value()),
-        Column("right where known %", {"statistic": "gold"}, value()),
-        Column("of", {"statistic": "gold"}, count()),
-    ),
+_RATER_COLUMNS = (
+    Column("items", {"statistic": "labelled"}, value()),
+    Column("cannot tell %", {"statistic": "unsure"}, value()),
+    Column("right where known %", {"statistic": "gold"}, value()),
+    Column("of", {"statistic": "gold"}, count()),
 )
-AGREEMENT = Table(
-    "people",
-    "Agreement of the raters",
-    (Row("metric", "question"), Row("group", "raters")),
-    (
-        Column("same answer %", {"statistic": "same"}),
-        Column("Cohen's kappa", {"statistic": "kappa"}),
-        Column("Krippendorff's alpha", {"statistic": "alpha"}),
-        Column("items", {"statistic": ("same", "alpha")}, count()),
-    ),
-    note='About the items that both, or at least two, labelled; "cannot tell" is no label.',
+RATERS = Table("raters", "Raters", (Row("rater"),), _RATER_COLUMNS)
+_AGREEMENT_ROWS = (Row("metric", "question"), Row("group", "raters"))
+_AGREEMENT_COLUMNS = (
+    Column("same answer %", {"statistic": "same"}),
+    Column("Cohen's kappa", {"statistic": "kappa"}),
+    Column("Krippendorff's alpha", {"statistic": "alpha"}),
+    Column("items", {"statistic": ("same", "alpha")}, count()),
 )
+_NOTE = 'About the items that both, or at least two, labelled; "cannot tell" is no label.'
+AGREEMENT = Table("people", "Agreement of the raters", _AGREEMENT_ROWS, _AGREEMENT_COLUMNS, note=_NOTE)

@@ -144,9 +144,7 @@ def list_files(out: Path, files: Sequence[Path], notes: int) -> list[str]:
     """Lines with the names of all files of a report to OUT."""
     names = [file.name for file in files if file.suffix in (".md", ".csv")]
     names += dict.fromkeys(f"{file.parent.name}/*.tex" for file in files if file.suffix == ".tex")
-    also = ""
-    if notes:
-        also = f" and {notes} notes" if notes > 1 else " and 1 note"
+    also = {0: "", 1: " and 1 note"}.get(notes, f" and {notes} notes")
     lines = [f"All tables{also}: {', '.join(names)}"] if names else []
     if drawn := [file.stem for file in files if file.suffix == ".pdf"]:
         lines += textwrap.wrap(f"Plots (.pdf, .svg, .png): {', '.join(drawn)}", COLUMNS)

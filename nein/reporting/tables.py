@@ -51,11 +51,6 @@ def format_estimate(figure: Figure | None, *, interval: Interval = "ends", digit
     return f"{value} [{format_number(low, unit, digits=digits)}, {format_number(high, unit, digits=digits)}]"
 
 
-def add_arrow(title: str, higher_is_better: bool) -> str:
-    """The title with its arrow: ↑ higher is better, ↓ lower is better."""
-    return f"{title} {'↑' if higher_is_better else '↓'}"
-
-
 def describe_widest(gaps: pd.DataFrame, *, quantity: str, change: str, models: str = "models") -> str | None:
     """A sentence on the widest and the smallest gap of several models (rows of `figures.gap`); None without
     gaps. quantity, change: "accuracy", "a question becomes its negation"."""

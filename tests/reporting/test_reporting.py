@@ -94,7 +94,6 @@ def test_a_figure_has_one_text(given, options, expected):
 def test_units_decide_digits_and_counts_show_ranges():
     assert tables.format_number(0.4321, "") == "0.43"
     assert tables.format_number(0.4321, "points", sign=True) == "+43.2"
-    assert tables.add_arrow("FID", False) == "FID ↓"
     assert tables.p_value()([{"p": 0.0004}]) == "< 0.001"
     assert tables.count()([{"n": 1234567}]) == "1234567"
     assert tables.count()([{"n": 48}, {"n": 46}, {"n": 12.5}]) == "12.5-48"

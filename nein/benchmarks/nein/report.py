@@ -245,7 +245,6 @@ def _explain_losses(name: str, rows: Sequence[Figure]) -> Iterator[str]:
 
 
 # --- cards of samples ----------------------------------------------------------------------
-COLUMNS = ("metric", "value", "reason", "evidence")
 #: Entries of a judge's evidence that the page shows; evidence.js formats them.
 EVIDENCE = ("answer", "p_yes", "p_no", "score", "threshold", "before", "after", "question")
 
@@ -270,7 +269,7 @@ def make_browser(loaded: Sequence[RunDir], options: ReportConfig) -> Part:
             rivals=("removal_vqa", "removal_ovd", "Judges disagree"),
             spread="Editors disagree",
             words=("samples", "Run", "Metric"),
-            columns=COLUMNS,
+            columns=("metric", "value", "reason", "evidence"),
             boxes="removal_ovd" in metrics,
         ),
         lambda: make_cards(loaded, records, metrics, options.thumbnails),
@@ -296,11 +295,8 @@ def make_cards(
         edit = next(run.edits[name] for run in by_track if name in run.edits)
         sample = records.get(name)
         caption = f" · caption: {sample.caption}" if sample else ""
-        facets = {
-            "Object": edit.object,
-            "Family": edit.family,
-            "Instruction": None if edit.template is None else TEMPLATES[edit.template],
-        }
+        template = None if edit.template is None else TEMPLATES[edit.template]
+        facets = {"Object": edit.object, "Family": edit.family, "Instruction": template}
         card_values, replies = [], []  # of each run
         for run, run_values, thumbnail in zip(loaded, values, edit_thumbnails, strict=True):
             excuse = "no removal asked" if name in run.edits else "not in this run"
@@ -321,16 +317,16 @@ def _list_image_sources(
     loaded: Sequence[RunDir], sample: Sample | None, name: str
 ) -> list[str | dict[str, str]]:
     """The files of a sample's images: input, target, then the edit of each run; or why there is none."""
-    image_sources: list[str | dict[str, str]] = [{"none": "not at hand"}] * 2
+    sources: list[str | dict[str, str]] = [{"none": "not at hand"}] * 2
     if sample is not None:
-        image_sources = [str(sample.sample_path), str(sample.source_path)]
+        sources = [str(sample.sample_path), str(sample.source_path)]
     for run in loaded:
         edit = run.edits.get(name)
         if edit is None or edit.image is None:
-            image_sources.append({"none": edit.why_not if edit else "not in this run"})
+            sources.append({"none": edit.why_not if edit else "not in this run"})
         else:
-            image_sources.append(str(run.image_path(edit)))
-    return image_sources
+            sources.append(str(run.image_path(edit)))
+    return sources
 
 
 def _make_reply(run: RunDir, thumbnail: Thumbnail, name: str, metrics: Sequence[str]) -> cards.CardReply:

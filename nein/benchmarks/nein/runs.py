@@ -363,7 +363,7 @@ def order_runs(loaded: Sequence[RunDir], same_data: bool = True) -> list[RunDir]
             raise UserError(
                 f"'{loaded[0].path}' and '{run.path}' have different data; pass runs of the same."
             )
-    # Distinct names: with the name of OUT if there are several, with its path if that does not help.
+    # Distinct names: with the name of OUT if there are several, else with its path.
     several = len({run.out.resolve() for run in loaded}) > 1
     for run in loaded:
         run.name = f"{run.out.name}/{run.editor}" if several else run.editor

@@ -97,15 +97,12 @@ def make_paper_tables() -> list[Table]:
 
 
 def _make_results() -> Section:
-    limit = Table(
-        "limit",
-        "FID for N to infinity",
-        RUN,
-        (Column("FID"), Column("from", show=count())),
-        {"task": "limit", "metric": "fid", "refused": ""},
+    columns, selection = [Column("FID"), Column("from", show=count())], {"task": "limit", "metric": "fid"}
+    note = (
         "FID is biased upward by about 1/N; jackknife estimate for N to infinity. The interval of FID itself "
-        "is that of another sample of N images; compare FIDs at equal N.",
+        "is that of another sample of N images; compare FIDs at equal N."
     )
+    limit = Table("limit", "FID for N to infinity", RUN, columns, {**selection, "refused": ""}, note)
     note = "Requests that the editor or its service declined: in no score, and sent again only with "
     rows = (*RUN, Row("group", "negative instruction"))
     columns = [Column("%"), Column("refused", {}, _show_refused)]
@@ -136,18 +133,13 @@ def _show_counts(figures: Sequence[Figure]) -> str:
 
 def _plot_curve(axis: str, condition: str) -> plots.Plot:
     """Obedience by the level of difficulty on an axis."""
-    return plots.plot(
-        axis.replace(" ", "_"),
-        f"Edits that obey a negation, by what is known of the pictures, by number of {axis}{condition}, 95 % "
-        "intervals",
-        {"task": "difficulty", "metric": "obeyed", "axis": axis},
-        plots.curves,
-        x="level",
-        line="group",
-        names={name: name.replace("_", " ") for name in CONSTRUCTIONS},
-        axes=(f"{axis}, how many", "obeyed, per cent"),
-        panel=("model", "variant"),
-    )
+    caption = f"Edits that obey a negation, by what is known of the pictures, by number of {axis}{condition}"
+    where = {"task": "difficulty", "metric": "obeyed", "axis": axis}
+    layout: Any = {"x": "level", "line": "group", "panel": ("model", "variant")}
+    layout["names"] = {name: name.replace("_", " ") for name in CONSTRUCTIONS}
+    layout["axes"] = (f"{axis}, how many", "obeyed, per cent")
+    key = axis.replace(" ", "_")
+    return plots.plot(key, f"{caption}, 95 % intervals", where, plots.curves, **layout)
 
 
 # --- the negation gap, and what decides an edit ----------------------------------------------
@@ -172,32 +164,19 @@ def _make_gap() -> Section:
     note = "Paired by sample, intervals clustered by source image; not corrected for their number."
     by_template = Table("gap_by_template", "Negation gap by template", rows, columns, note=note)
     told = {"remove": 'told "Remove the X."', "negative": "told that X is absent", "add": 'told "Add a X."'}
-    removal = plots.plot(
-        "gap",
-        "Removal by instruction, with 95 % intervals clustered by source image",
-        {"task": "results", "metric": tuple(REMOVAL_JUDGES)},
-        plots.bars,
-        place=("model",),
-        series="variant",
-        panel=("metric",),
-        order=(*told, *REMOVAL_JUDGES),
-        axis="Removal, per cent",
-        names={**REMOVAL_JUDGES, **told},
-    )
-    gaps = plots.plot(
-        "gap_by_template",
+    caption = "Removal by instruction, with 95 % intervals clustered by source image"
+    where = {"task": "results", "metric": tuple(REMOVAL_JUDGES)}
+    layout: Any = {"place": ("model",), "series": "variant", "panel": ("metric",)}
+    layout |= {"order": (*told, *REMOVAL_JUDGES), "names": {**REMOVAL_JUDGES, **told}}
+    removal = plots.plot("gap", caption, where, plots.bars, axis="Removal, per cent", **layout)
+    caption = (
         'Negation gap by template: Removal when told "Remove the X." minus Removal when told that X is '
-        "absent, with 95 % intervals",
-        {"task": "gap_by_template"},
-        plots.bars,
-        place=("group",),
-        series="metric",
-        panel=("model",),
-        order=(*REMOVAL_JUDGES, *TEMPLATES),
-        names=REMOVAL_JUDGES,
-        axis="gap in Removal, points",
-        limits=None,
+        "absent, with 95 % intervals"
     )
+    layout = {"place": ("group",), "series": "metric", "panel": ("model",), "limits": None}
+    layout |= {"order": (*REMOVAL_JUDGES, *TEMPLATES), "names": REMOVAL_JUDGES}
+    layout |= {"axis": "gap in Removal, points"}
+    gaps = plots.plot("gap_by_template", caption, {"task": "gap_by_template"}, plots.bars, **layout)
     rows = (*BY_JUDGE, Row("group", "lost"))
     parts = {"by the rewriter": "rewriter", "by the painter": "painter", "whole": "whole"}
     of_whole = {"statistic": "whole"}
@@ -234,21 +213,15 @@ def make_minimal_pairs() -> Section:
         "throughout."
     )
     title = "Minimal pairs: what decides the edit"
-    parts = plots.plot(
-        "minimal_pairs",
+    caption = (
         "Minimal pairs: what the instruction, the picture and both together contribute to the change in "
-        "presence; an editor that obeys has +100, -100 and 0",
-        {"task": "minimal_pairs", "statistic": "part"},
-        plots.bars,
-        place=("model",),
-        series="group",
-        panel=("metric",),
-        order=(*two_way.PARTS, *REMOVAL_JUDGES),
-        names=REMOVAL_JUDGES,
-        axis="points",
-        limits=None,
-        colors={two_way.TEXT: plots.RED, two_way.PICTURE: "#9ca3af", two_way.INTERACTION: plots.GREEN},
+        "presence; an editor that obeys has +100, -100 and 0"
     )
+    colors = {two_way.TEXT: plots.RED, two_way.PICTURE: "#9ca3af", two_way.INTERACTION: plots.GREEN}
+    layout: Any = {"place": ("model",), "series": "group", "panel": ("metric",), "colors": colors}
+    layout |= {"order": (*two_way.PARTS, *REMOVAL_JUDGES), "names": REMOVAL_JUDGES, "limits": None}
+    where = {"task": "minimal_pairs", "statistic": "part"}
+    parts = plots.plot("minimal_pairs", caption, where, plots.bars, axis="points", **layout)
     table = Table("minimal_pairs", title, BY_JUDGE, columns, note=note)
     return Section("minimal_pairs", "Minimal pairs", [table], [parts])
 
@@ -299,18 +272,10 @@ def _make_judges() -> Section:
     columns = [*_entry_columns("statistic", agree), Column("samples", {"statistic": "same"}, count())]
     note = "Removal by VQA against removal by detection. –: all verdicts are the same."
     agreement = Table("agreement", "Agreement of the judges", RUN, columns, note=note)
-    reliability = plots.plot(
-        "reliability",
-        "Reliability of the judges' soft scores on pictures of known truth",
-        {"task": "reliability"},
-        plots.curves,
-        x="score",
-        line="judge",
-        panel=("group",),
-        limits=(-2, 102),
-        diagonal=True,
-        axes=("soft score", "per cent really present"),
-    )
+    caption = "Reliability of the judges' soft scores on pictures of known truth"
+    layout: Any = {"x": "score", "line": "judge", "panel": ("group",), "limits": (-2, 102), "diagonal": True}
+    layout["axes"] = ("soft score", "per cent really present")
+    reliability = plots.plot("reliability", caption, {"task": "reliability"}, plots.curves, **layout)
     tables_made = [calibration, controls, corrected, agreement, *make_label_tables()]
     return Section("judges", "Judges", tables_made, [reliability])
 

@@ -66,8 +66,7 @@ class Edit(Stage):
     repeated alone, and a kill loses only the requests in flight.
     """
 
-    name, outputs = EDIT, (EDIT,)
-    invalidates, cut = (SCORES,), True
+    name, outputs, invalidates, cut = EDIT, (EDIT,), (SCORES,), True
 
     run: RunDir
     dataset: Dataset
