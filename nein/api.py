@@ -44,9 +44,8 @@ if TYPE_CHECKING:
 #: An editor, as `evaluate` describes it.
 Editor: TypeAlias = Any
 
+
 # --- evaluations ---------------------------------------------------------------------------------
-
-
 def evaluate(
     editor: Editor | Sequence[Editor] | Mapping[str, Editor],
     *,
@@ -241,8 +240,6 @@ def _run_benchmark(
 
 
 # --- results -------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, repr=False)
 class Result:
     """Finished runs of one benchmark. `print` and notebooks display the headline.
@@ -365,8 +362,6 @@ def _to_frame(sheet: Sheet) -> pd.DataFrame:
 
 
 # --- models as arguments -------------------------------------------------------------------------
-
-
 def _name_models(models: Any) -> tuple[list[str], Json]:
     """(names for the command, name -> object) of one model, several, or a mapping from names to models. A
     model is a text or a path, which the command resolves, or an object."""

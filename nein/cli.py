@@ -166,8 +166,6 @@ def launch(
 
 
 # --- nein slurm and nein fetch, which take another command ---------------------------------------
-
-
 def _submit(words: Sequence[str]) -> int:
     """`nein slurm NAME WORDS`: submits an array of jobs, one share each, and a last job for the report."""
     match = _match(words)[0] if words else None
@@ -242,8 +240,6 @@ def _fetch(words: Sequence[str]) -> int:
 
 
 # --- finding a command, and the overview of --help -----------------------------------------------
-
-
 def commands() -> dict[str, Command]:
     """`COMMANDS` and the benchmarks of installed packages. A broken package has a row whose help says why, so
     that it does not hide the others."""

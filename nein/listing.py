@@ -63,8 +63,6 @@ def run(config: ListConfig) -> str:
 
 
 # --- the rows of each kind -----------------------------------------------------------------------
-
-
 def _editors() -> Iterator[Entry]:
     from nein import editors
     from nein.editors.presets import DEFAULT_ROWS
@@ -188,8 +186,6 @@ NOTES = {
 
 
 # --- rows of models and downloads ----------------------------------------------------------------
-
-
 def _make_entry(name: str, about: str, needs: tuple[Need, ...], obstacle: str = "") -> Entry:
     """The row of a download or, without needs, of a part of nein."""
     if not needs:

@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 
 FILE = "reproduction.json"
 
+
 # --- the published tables ------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Table:
     """A published table, or a part of one.
@@ -94,8 +93,6 @@ TABLES = {
 
 
 # --- the command ---------------------------------------------------------------------------------
-
-
 @dataclass(kw_only=True)
 class ReproduceConfig(Limit, OnDevice):
     epilog = (

@@ -37,7 +37,6 @@ class Command:
 
 
 # --- groups of options ---------------------------------------------------------------------------
-
 Dtype = Literal["float32", "bfloat16", "float16"]
 FORMATS = ("html", "md", "csv", "tex", "plots")
 
@@ -200,8 +199,6 @@ class Page(Options):
 
 
 # --- the executor --------------------------------------------------------------------------------
-
-
 def start(options: Any) -> run.Executor:
     """The executor that `--on` chooses, by options of `RuntimeOptions`. Raises UserError."""
     from nein.engine import machine, run

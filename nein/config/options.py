@@ -27,9 +27,8 @@ from nein.loading.digests import Json
 from nein.loading.errors import UserError, match_name, near_match, unknown
 from nein.loading.references import Need, check_credentials
 
+
 # --- types of options ------------------------------------------------------------------------
-
-
 def split_names(value: Any) -> list[str]:
     """["a", "b"] from "a,b" or from a list, each once; "none" and "" are the empty list."""
     items = value if isinstance(value, list | tuple | set) else str(value).split(",")
@@ -55,8 +54,6 @@ Device = Annotated[str, pydantic.AfterValidator(_check_device)]
 
 
 # --- declaring the options of a command --------------------------------------------------------
-
-
 class Options:
     """Base of the options of a command, dataclasses with fields by `option` and `argument`.
 
@@ -114,8 +111,6 @@ def argument(metavar: str, text: str, default: Any = dataclasses.MISSING) -> Any
 
 
 # --- reading a command line --------------------------------------------------------------------
-
-
 def read(
     cls: type[Config],
     argv: Sequence[str],
@@ -323,8 +318,6 @@ def _make_plain(value: Any) -> Any:
 
 
 # --- the fields of a dataclass, and its parser -------------------------------------------------
-
-
 class Field(NamedTuple):
     """One option. metadata: of `option` or `argument`, also if a subclass has changed the default."""
 

@@ -30,9 +30,8 @@ ANSWERS = "answers.sqlite"  # file name of an `AnswerCache` in a run or in OUT
 LOCK_TIMEOUT = 60.0  # seconds to wait for another process that is writing
 _SPENDING = "SELECT model, value FROM spent ORDER BY rowid"
 
+
 # --- answers -----------------------------------------------------------------------------
-
-
 class AnswerCache:
     """JSON objects by (space, key), and costs of requests by model, in one SQLite file, which threads and
     processes may share (a `metrics.base.Store`).
@@ -155,8 +154,6 @@ def _hash_key(space: str, key: str) -> bytes:
 
 
 # --- spending, of a run or OUT that no command has open -----------------------------------
-
-
 def read_spending(folder: Path, above: int = 3) -> dict[str, Json]:
     """`AnswerCache.read_spending` of the first answer file with costs in `folder` or in one of the `above`
     folders that contain it; {} without one."""
@@ -184,8 +181,6 @@ def describe_spending(spending: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 # --- features ---------------------------------------------------------------------------
-
-
 def hash_scope(ids: Iterable[str]) -> str:
     """The scope of a block: 16 hex digits of SHA-256 over its sample ids, in order."""
     return hashlib.sha256(json.dumps(list(ids)).encode()).hexdigest()[:16]

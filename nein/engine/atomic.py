@@ -36,7 +36,6 @@ adapter: Callable[[Any], pydantic.TypeAdapter[Any]] = functools.cache(pydantic.T
 
 
 # --- writing -------------------------------------------------------------------------------------
-
 # A draft is the temporary file of a write: ".NAME.<host>-<process>-<random>.tmp", in the folder of NAME.
 _HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:4]
 _DRAFT = re.compile(r"\..+\.([0-9a-f]{4})-(\d+)-[0-9a-f]{4}\.tmp")
@@ -127,8 +126,6 @@ def _drop_defaults(row: Any) -> Json:
 
 
 # --- reading -------------------------------------------------------------------------------------
-
-
 def record(fields: Mapping[str, Any]) -> Any:
     """A type for `parse`: JSON objects with these keys (`NotRequired[...]`) and any others."""
     return pydantic.with_config(extra="allow")(TypedDict("record", fields))  # type: ignore[operator]
@@ -222,8 +219,6 @@ def is_nonempty_file(path: Path) -> bool:
 
 
 # --- folders, and the user's cache ---------------------------------------------------------------
-
-
 def make_folder(path: Path) -> Path:
     """Creates a folder with its parents. Raises UserError if it cannot be written, before hours of work
     depend on it."""

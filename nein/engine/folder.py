@@ -44,8 +44,6 @@ SEGMENT = 1000  # consecutive blocks whose files share a folder, so that listing
 
 
 # --- blocks ----------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Blocks:
     """The division of `count` records into blocks; block b holds the records [b * size, (b + 1) * size).
@@ -131,8 +129,6 @@ def sample_seed(run_seed: int, sample_id: str, repeat: int = 0) -> int:
 
 
 # --- the folder --------------------------------------------------------------------------------------
-
-
 # Types of the manifest: `_HEAD` is checked first; `MANIFEST_FIELDS` are the entries of all benchmarks.
 _HEAD = record({"format": NotRequired[int], "benchmark": NotRequired[str]})
 _SPAN = Annotated[list[int], pydantic.Field(min_length=2, max_length=2)]  # [first, end] of record indices
@@ -174,7 +170,6 @@ class Folder:
     manifest_type: ClassVar[Any] = record(MANIFEST_FIELDS)
 
     # --- manifest --------------------------------------------------------------------------
-
     def entries(self) -> Row:
         """The manifest file, only its head checked; {} without one. Raises UserError for another `FORMAT`."""
         path = self.path / MANIFEST
@@ -275,7 +270,6 @@ class Folder:
         return {path.parent.name: atomic.read_json(path, dict) for path in paths}
 
     # --- models and notes ------------------------------------------------------------------
-
     def models(self) -> dict[str, Row]:
         """Kind -> fingerprint and description, of the models that `note_model` wrote."""
         paths = sorted((self.path / "models").glob("*.json"))
@@ -316,7 +310,6 @@ class Folder:
         return {path.stem: atomic.read_json(path, _NOTE) for path in paths}
 
     # --- blocks ----------------------------------------------------------------------------
-
     def check_inside(self, path: Path) -> Path:
         """Returns `path`, which a file of this folder names. Raises UserError if it leads out of the folder
         or through a link: the folder may come from a stranger."""

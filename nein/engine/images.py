@@ -30,8 +30,6 @@ class ImageError(UserError):
 
 
 # --- reading --------------------------------------------------------------------------------
-
-
 def decode(path: Path, *, plain: bool = False) -> np.ndarray:
     """The image as (H, W, 3) uint8 RGB, by `RULE`. plain: by Pillow's `convert("RGB")` alone, as
     released scripts do, which drops transparency and clips 16 bits. Raises ImageError for a missing,
@@ -137,8 +135,6 @@ def _convert_rgb(image: Image.Image) -> Image.Image:
 
 
 # --- writing --------------------------------------------------------------------------------
-
-
 def write_png(path: Path, image: np.ndarray) -> None:
     """Writes an (H, W, 3) uint8 image without loss, atomically; the same pixels give the same bytes."""
     with atomic.write_file(path) as file:  # compress_level 6, the default, takes longer than decoding

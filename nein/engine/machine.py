@@ -30,7 +30,6 @@ from nein.loading.errors import UserError
 from nein.loading.references import hide_credentials
 
 # --- processes and devices -----------------------------------------------------------------------
-
 #: The values of --device, PyTorch's names or "auto": as a pattern, and in words.
 DEVICES = r"auto|cpu|mps|cuda(:\d+)?"
 DEVICE_NAMES = "auto, cpu, cuda, cuda:N or mps"
@@ -98,7 +97,6 @@ def join_processes() -> Processes:
 
 
 # --- cores and threads ---------------------------------------------------------------------------
-
 Item = TypeVar("Item")
 
 
@@ -169,7 +167,6 @@ def tune_process() -> None:
 
 
 # --- facts for a manifest ------------------------------------------------------------------------
-
 #: Packages whose versions a manifest notes.
 PACKAGES = (
     *("nein", "torch", "torchvision", "diffusers", "transformers", "accelerate", "safetensors", "numpy"),

@@ -49,7 +49,6 @@ def read_share() -> tuple[int, int]:
 
 
 # --- progress and tracebacks ---------------------------------------------------------------
-
 LOG_INTERVAL = 30.0  # seconds between lines of progress in a log
 
 
@@ -90,8 +89,6 @@ class _Tracebacks(logging.Handler):
 
 
 # --- the executor --------------------------------------------------------------------------
-
-
 class Executor:
     """Computes the blocks of this process. Knows no benchmark.
 
@@ -209,7 +206,6 @@ class Executor:
             time.sleep(1)
 
     # --- blocks ----------------------------------------------------------------------------
-
     def _make_blocks(self, step: Step) -> int:
         """Makes the open blocks of this worker's share; returns how many. An exception, Ctrl-C too, is raised
         when the running blocks have ended."""
@@ -288,7 +284,6 @@ class Executor:
         return task.number
 
     # --- models and notes ------------------------------------------------------------------
-
     def _load_model(self, step: Step) -> Any:
         """Returns the loaded model of a step. On a GPU with less than half of its memory free, the previous
         model is dropped before the new one is loaded."""
@@ -334,8 +329,6 @@ class Executor:
 
 
 # --- questions about steps and folders -----------------------------------------------------
-
-
 def reads_all_of(step: Step, other: Step) -> bool:
     """Whether a step reads all blocks of another one."""
     outputs = set(other.stage.outputs) & set(step.stage.depends_on_all)

@@ -17,9 +17,8 @@ from nein.loading.digests import content_digest, json_digest
 
 Rows = Sequence[Any]  # dataclasses, or mappings
 
+
 # --- models ----------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Model:
     """A model to be loaded once, for all stages and folders that give it the same name.
@@ -73,8 +72,6 @@ class Shared:
 
 
 # --- stages ----------------------------------------------------------------------------------
-
-
 class Stage:
     """One kind of work on a folder: makes rows from a block of records. Subclasses define `read` and `work`,
     and override the methods that say whether an existing block still counts.
@@ -162,9 +159,8 @@ class Step:
 #: function as a pickle: it holds no model, and changes nothing on disk.
 Plan = Callable[[str], Sequence[Step]]
 
+
 # --- missing blocks ----------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Task:
     """A block to make. missing: the outputs to make; absent: whether none of them had a file."""

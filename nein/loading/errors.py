@@ -31,8 +31,6 @@ class UnavailableError(UserError):
 
 
 # --- names that a user types ---
-
-
 def unknown(noun: str, name: str, allowed: Iterable[str], hint: str = "") -> UserError:
     """The error for a name that is not in a list: tells the closest name, all names, and a hint.
 
@@ -108,7 +106,6 @@ class Problems:
 
 
 # --- an error in one line ----------------------------------------------------------------------
-
 #: Gets the tracebacks of errors in a user's code. It prints nothing; `nein.engine.run` listens.
 tracebacks = logging.getLogger("nein.tracebacks")
 tracebacks.propagate = False
@@ -146,7 +143,6 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 # --- the item that fails a batch ---------------------------------------------------------------
-
 #: Exceptions of models and image libraries on bad input. Bugs of ours (TypeError, ...) are not caught.
 MODEL_ERRORS = (RuntimeError, ValueError, OSError, IndexError, ArithmeticError)
 Item = TypeVar("Item")

@@ -84,8 +84,6 @@ def parse_reference(reference: str) -> Reference:
 
 
 # --- the hub's cache -------------------------------------------------------------------------
-
-
 def find_cached_folder(repository: str, revision: str | None, kind: str = "model") -> Path | None:
     """The folder in the hub's cache with some or all files of a repository, named by the commit; None if
     there is none. kind: "model" or "dataset"."""
@@ -128,8 +126,6 @@ def check_hub(repository: str, revision: str | None = None) -> None:
 
 
 # --- addresses of servers, without credentials -------------------------------------------------
-
-
 def is_served(reference: str) -> bool:
     """Whether a reference names a model behind an address."""
     return reference.startswith("openai:")
@@ -169,8 +165,6 @@ def check_credentials(value: Any) -> None:
 
 
 # --- paths, and models of installed packages ---------------------------------------------------
-
-
 def expand_user(path: str | Path) -> Path:
     """The path with its `~` replaced. `~name` of an unknown user stays; `Path.expanduser` would raise."""
     return Path(os.path.expanduser(path))  # noqa: PTH111
@@ -206,7 +200,6 @@ def _find_entry_points(scheme: str, path: tuple[str, ...]) -> tuple[metadata.Ent
 
 
 # --- downloads ---------------------------------------------------------------------------------
-
 #: Patterns of the files of a repository without weights: configurations, tokenizers, templates.
 TEXTS = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken")
 
@@ -239,8 +232,6 @@ class Need(NamedTuple):
 
 
 # --- imports of an object from a module or a user's file ------------------------------------------
-
-
 def load_attribute(reference: str) -> Any:
     """The object that `module:attribute` or `file.py:attribute` names. Raises UserError if it does not exist,
     or its module fails."""

@@ -25,7 +25,6 @@ from nein.loading.references import check_credentials, hide_credentials
 AT_ONCE = 8  # requests in flight, by default
 
 # --- failures ----------------------------------------------------------------------------------------------
-
 #: Kinds of failure: no answer in time; a broken connection; a server that kept failing; a refused request; a
 #: withheld answer; a reply that is not of this API.
 TIMEOUT, CONNECTION, SERVER = "timeout", "connection", "server error"
@@ -58,7 +57,6 @@ class NoAnswer(RuntimeError):
 
 
 # --- pace --------------------------------------------------------------------------------------------------
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -116,7 +114,6 @@ class Pace:
 
 
 # --- service -----------------------------------------------------------------------------------------------
-
 #: Domain of a hosted service -> the environment variable with its key; OPENAI_API_KEY for any other server.
 KEYS = {"openai.com": "OPENAI_API_KEY", "azure.com": "AZURE_OPENAI_API_KEY", "x.ai": "XAI_API_KEY"}
 KEYS |= {"anthropic.com": "ANTHROPIC_API_KEY", "googleapis.com": "GEMINI_API_KEY"}
@@ -295,8 +292,6 @@ def _cause(error: BaseException) -> str:
 
 
 # --- what requests cost ------------------------------------------------------------------------------------
-
-
 class BudgetError(UnavailableError):
     """The next request might exceed the budget."""
 

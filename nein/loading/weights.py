@@ -111,8 +111,6 @@ def check_tokenizer(tokenizer: Any, config: Any, source: str) -> None:
 
 
 # --- reading checkpoints -------------------------------------------------------------------------
-
-
 class _Inert:
     """Stands in for a class that a pickle names: holds the state of its objects, and runs nothing."""
 
