@@ -241,8 +241,7 @@ def _fetch(words: Sequence[str]) -> int:
 
 # --- finding a command, and the overview of --help -----------------------------------------------
 def commands() -> dict[str, Command]:
-    """`COMMANDS` and the benchmarks of installed packages. A broken package has a row whose help says why, so
-    that it does not hide the others."""
+    """`COMMANDS` and the benchmarks of installed packages; the help of a broken one says why it is broken."""
     table = dict(COMMANDS)
     for name, target in registry.plugins().items():
         try:

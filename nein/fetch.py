@@ -55,8 +55,7 @@ def fetch(needs: Sequence[Need]) -> int | str:
 
 
 def describe_plan(needs: Sequence[Need]) -> list[str]:
-    """The lines of `--dry-run`: number and size of each need's files, and the total next to the free space.
-    Without the hub only the names."""
+    """The lines of `--dry-run`: files and size of each need, and the total. Without the hub: names."""
     from huggingface_hub import constants
 
     if not needs:

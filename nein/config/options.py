@@ -73,8 +73,7 @@ class Options:
         """Check the values alone, without models or data. Raises UserError."""
 
     def needs(self) -> list[Need]:
-        """The models and data that `nein fetch` downloads for the command. Raises UserError, EditorError or
-        MetricError for an unknown name."""
+        """Models and data that `nein fetch` downloads for the command. Raises errors of unknown names."""
         return []
 
     @classmethod

@@ -155,8 +155,7 @@ def _hash_key(space: str, key: str) -> bytes:
 
 # --- spending, of a run or OUT that no command has open -----------------------------------
 def read_spending(folder: Path, above: int = 3) -> dict[str, Json]:
-    """`AnswerCache.read_spending` of the first answer file with costs in `folder` or in one of the `above`
-    folders that contain it; {} without one."""
+    """`AnswerCache.read_spending` of a folder, or of the nearest of `above` parents with costs; or {}."""
     for out in (folder, *folder.absolute().parents[:above]):
         for path in (out / ANSWERS, out / "cache" / ANSWERS):
             address = f"{path.resolve().as_uri()}?mode=ro"  # a run may lie on a read-only disk

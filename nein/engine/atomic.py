@@ -70,8 +70,7 @@ def write_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def remove_drafts(folder: Path, below: bool = True) -> None:
-    """Removes drafts in a folder (and `below` it) whose writers were killed: of ended processes of this host,
-    and all that are older than a day."""
+    """Removes drafts of killed writers: of ended processes of this host, and all older than a day."""
     import psutil
 
     for parent, folders, names in os.walk(folder):
@@ -155,8 +154,7 @@ def read_json(path: Path, kind: Any = Any) -> Any:
 
 
 def iter_lines(path: Path, kind: Any = Row) -> Iterator[tuple[int, Any]]:
-    """Yields (line number from 1, object) of a JSONL file; blank lines are left out. Raises UserError with
-    the file, the line and its error."""
+    """Yields (line number from 1, object) of a JSONL file, without blank lines. Raises UserError."""
     with explain_read_errors(path), path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.isspace():
@@ -220,8 +218,7 @@ def is_nonempty_file(path: Path) -> bool:
 
 # --- folders, and the user's cache ---------------------------------------------------------------
 def make_folder(path: Path) -> Path:
-    """Creates a folder with its parents. Raises UserError if it cannot be written, before hours of work
-    depend on it."""
+    """Creates a folder with its parents. Raises UserError now if files cannot be written into it."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path).close()
@@ -272,8 +269,7 @@ def make_once(target: Path, make: Callable[[Path], None], proof: str = "") -> Pa
 
 
 def store_bytes(data: bytes) -> Path:
-    """Writes bytes into the cache, once; returns the file, named by their SHA-256. Records name it as their
-    image."""
+    """Writes an image's bytes into the cache, once; returns the file, which is named by their SHA-256."""
     digest = hashlib.sha256(data).hexdigest()
     path = cache_root() / "files" / digest[:2] / digest
     if not path.is_file():

@@ -114,8 +114,7 @@ class Blocks:
         return range(number * self.size, min((number + 1) * self.size, self.count))
 
     def needed(self, number: int) -> range:
-        """Indices of a block's records up to the last selected one. A block that a limit cut short is made
-        again when the limit grows."""
+        """Indices of a block's records up to the last selected one; more, if the limit grows later."""
         members = self.members(number)
         selected_before_end = bisect.bisect_left(self.indices, members.stop)  # how many
         return range(members.start, self.indices[selected_before_end - 1] + 1)
@@ -248,8 +247,7 @@ class Folder:
         atomic.write_json(self.path / MANIFEST, {**self.entries(), **entries})
 
     def open_output(self, output: str, identity: Mapping[str, Any], *, overwrite: bool) -> None:
-        """Adds an output (a metric, say) to the run. `overwrite` removes rows of another identity; else they
-        raise UserError."""
+        """Adds an output (a metric). Rows of another identity raise UserError, or `overwrite` drops them."""
         path = self.path / output / "identity.json"
         difference = _first_difference(atomic.read_json(path, dict), identity) if path.exists() else None
         if difference and not overwrite:

@@ -63,8 +63,7 @@ class Processes:
 
     def device(self, name: str) -> str:
         """PyTorch's name of this process's device, from a value of --device. "auto" is a GPU if there is one
-        (cuda: NVIDIA or AMD; mps: Apple), else cpu; the main process prints which. Raises UserError for an
-        absent device."""
+        (cuda: NVIDIA or AMD; mps: Apple), else cpu. Raises UserError for an absent device."""
         if not re.fullmatch(DEVICES, name):
             raise UserError(f"--device is '{name}'; it must be {DEVICE_NAMES}.")
         if name == "cpu":
@@ -199,8 +198,7 @@ def _describe_software() -> Json:
 
 def find_hardware(device: str | None) -> tuple[str | None, str | None]:
     """(name, arithmetic) of a device: ("NVIDIA H100 80GB HBM3", "CUDA 13.0"), ("AMD EPYC 9R45", "AVX512").
-    The arithmetic, on a CPU its vector instructions, decides the last bits of results. None: unknown, or
-    PyTorch is not loaded."""
+    The arithmetic decides the last bits of results. None: unknown, or PyTorch is not loaded."""
     torch = sys.modules.get("torch")  # a description is no reason to import it
     if device == "mps":
         return "Apple GPU", "MPS"

@@ -207,8 +207,7 @@ class Executor:
 
     # --- blocks ----------------------------------------------------------------------------
     def _make_blocks(self, step: Step) -> int:
-        """Makes the open blocks of this worker's share; returns how many. An exception, Ctrl-C too, is raised
-        when the running blocks have ended."""
+        """Makes the open blocks of this worker's share; returns how many."""
         # --- find the first open block
         rank = self._share * self.processes.size + self.processes.rank
         size = self._shares * self.processes.size
@@ -260,8 +259,7 @@ class Executor:
         return count
 
     def _make_block(self, task: Task, inputs: Future[Any] | None = None) -> int:
-        """Makes a block; returns its number. Its files exist when this returns. inputs: `Stage.read`, if a
-        thread has begun it."""
+        """Makes a block and writes its files; returns its number. inputs: of `Stage.read`, if begun."""
         folder, stage = task.step.folder, task.step.stage
         loaded = self._load_model(task.step)
         block = stage.read(task.number) if inputs is None else inputs.result()

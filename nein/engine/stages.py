@@ -74,7 +74,7 @@ class Shared:
 # --- stages ----------------------------------------------------------------------------------
 class Stage:
     """One kind of work on a folder: makes rows from a block of records. Subclasses define `read` and `work`,
-    and override the methods that say whether an existing block still counts.
+    and override the methods that say whether an existing block counts; if not, it is open: made again.
 
     name            Unique in the folder: title of the progress bar and key of its costs.
     outputs         Names of the files it writes per block: see `Folder.block_path`.
@@ -101,27 +101,23 @@ class Stage:
         raise NotImplementedError
 
     def work(self, model: Any, inputs: Any, missing: tuple[str, ...]) -> Mapping[str, Rows]:
-        """Output -> rows, for the missing outputs. A failed record becomes a row with its reason; an
-        exception ends the command."""
+        """Missing output -> rows. A failed record is a row with its reason; an exception ends the command."""
         raise NotImplementedError
 
     def is_valid(self, output: str, number: int, rows: list[Any]) -> bool:
-        """Whether the rows of an existing block count. If not (images are gone, failed records deserve a
-        retry), the whole block is made again."""
+        """Whether an existing block counts; False, say, if images are gone or failures deserve a retry."""
         return True
 
     def ids(self, records: range) -> Iterable[Any] | None:
-        """The "id" of every row of these records; a block with other ids is made again. None: not checked."""
+        """The "id" of every row of these records; other ids in a block open it. None: not checked."""
         return None
 
     def files(self, records: range) -> Iterable[Path]:
-        """The user's files from which the rows of these records are made. A block is made again when the
-        content of one changes."""
+        """The user's files from which the rows of these records are made; a changed one opens the block."""
         return ()
 
     def state(self, records: range) -> Any:
-        """Other JSON-serializable facts that decide the rows of these records; None: there are none. A block
-        is made again when they change."""
+        """Other JSON-serializable facts that decide these rows, or None; a change opens the block."""
         return None
 
     def records(self, number: int) -> range:
@@ -136,8 +132,7 @@ class Stage:
         return json_digest({"files": contents, "state": state})[:12]
 
     def head(self, output: str, number: int, records: range, digest: str | None) -> Row:
-        """The first line of a block's file: its output and number, its `source_digest`, and the number of its
-        records if a limit cut it."""
+        """The first line of a block's file; it has the number of `records` only if a limit cut the block."""
         facts: Row = {"output": output, "block": number}
         if digest is not None:
             facts["made_of"] = digest

@@ -48,8 +48,7 @@ def folder_digest(folder: Path) -> str:
 
 
 def quick_digest(path: Path) -> str:
-    """12 digits over a model's file, or the files of its folder: over contents, or for files above 16 MiB
-    over size and modification time."""
+    """12 digits over a model's file or folder; files above 16 MiB count by size and modification time."""
     if path.is_file():
         return _digest(path.parent, [path], _LARGE)[:12]
     return _digest(path, _list_files(path, _ALL_SUFFIXES), _LARGE)[:12]

@@ -85,8 +85,7 @@ def parse_reference(reference: str) -> Reference:
 
 # --- the hub's cache -------------------------------------------------------------------------
 def find_cached_folder(repository: str, revision: str | None, kind: str = "model") -> Path | None:
-    """The folder in the hub's cache with some or all files of a repository, named by the commit; None if
-    there is none. kind: "model" or "dataset"."""
+    """The folder in the hub's cache, named by the commit, with some or all files of a repository."""
     from huggingface_hub import snapshot_download
 
     try:
@@ -233,8 +232,7 @@ class Need(NamedTuple):
 
 # --- imports of an object from a module or a user's file ------------------------------------------
 def load_attribute(reference: str) -> Any:
-    """The object that `module:attribute` or `file.py:attribute` names. Raises UserError if it does not exist,
-    or its module fails."""
+    """The object that `module:attribute` or `file.py:attribute` names. Raises UserError if there is none."""
     source, _, name = reference.rpartition(":")
     try:
         if not source.endswith(".py"):

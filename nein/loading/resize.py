@@ -36,6 +36,5 @@ def r64(image: np.ndarray, resolution: int) -> np.ndarray:
 
 
 def fit(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Crops an image, (H, W, 3) uint8, around its center to the aspect ratio of `size` (width, height), and
-    resizes it (Lanczos)."""
+    """Crops an image, (H, W, 3) uint8, around its center and resizes it to `size`, (width, height)."""
     return np.array(ImageOps.fit(Image.fromarray(image), size, method=Image.Resampling.LANCZOS))

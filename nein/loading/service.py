@@ -62,8 +62,7 @@ Result = TypeVar("Result")
 
 
 class Pace:
-    """Limits the requests in flight of all threads that share it to `limit`; `stop` ends all waiting with
-    CancelledError."""
+    """Limits the requests in flight of all threads; `stop` ends their waiting with CancelledError."""
 
     def __init__(self, limit: int = 1) -> None:
         self._limit, self._seats = limit, threading.BoundedSemaphore(limit)
@@ -211,8 +210,7 @@ class Service:
         self.client.close()
 
     def send(self, path: str, body: Mapping[str, Any], *, image: bytes | None = None) -> Any:
-        """Sends a request, with a PNG as field `image` if given; returns its reply, parsed from JSON. Raises
-        NoAnswer and BudgetError."""
+        """Sends a request, with a PNG if given; returns the parsed reply. Raises NoAnswer and BudgetError."""
         form: dict[str, Any] = {}
         if image is not None:
             form["files"] = [("image", ("image.png", image, "image/png"))]
@@ -322,8 +320,7 @@ TOKENS |= {"cached_tokens": "cache_read_tokens", "image_tokens": "input_image_to
 
 
 def compute_price(model: str, usage: Mapping[str, int], address: str = "") -> Decimal | None:
-    """Dollars for tokens by kind, by genai-prices, of the provider at the address or else of the model's own;
-    None if unknown."""
+    """Dollars for tokens by kind, at the address's provider or else the model's own; None if unknown."""
     if (price := _find_price(model, address)) is None:
         return None
     counts = {theirs: usage[ours] for ours, theirs in TOKENS.items() if usage.get(ours)}
