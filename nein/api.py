@@ -121,13 +121,10 @@ def negvqa(
         options.setdefault("scoring", ["generated"])  # a function gives no probabilities
     config = NegvqaConfig.create(preset=preset, model=models, data=data, limit=limit, out=out, **options)
 
-    def load(name: str, model: Any, device: str) -> Any:
-        return make_choice_model(model, name)
-
     from nein.benchmarks.negvqa.runs import NEGVQA
     from nein.benchmarks.negvqa.sections import GAP, accuracy_table
 
-    finished = _run_benchmark(NEGVQA, config, objects, load)
+    finished = _run_benchmark(NEGVQA, config, objects, lambda name, model, _: make_choice_model(model, name))
     return Result(*finished, [accuracy_table(config.protocol, "clustered"), GAP])
 
 
@@ -218,9 +215,7 @@ def _run_benchmark(
     objects  Name -> a user's model. load: (name, that model, device) -> the benchmark's model.
     """
     if objects and config.on == "ray":
-        raise UserError(
-            f"on='ray' computes in other processes, which lack {', '.join(objects)}; leave out `on`."
-        )
+        raise UserError(f"on='ray' computes in other processes, which lack {', '.join(objects)}; omit `on`.")
     with contextlib.closing(start(config)) as executor:
         models = {name: load(name, thing, executor.device) for name, thing in objects.items()}
         if config.out is None and models:  # a folder for these models, by their names and a digest
@@ -371,9 +366,7 @@ def _name_models(models: Any) -> tuple[list[str], Json]:
     objects: Json = {}
     for name, model in pairs:
         if model is None:
-            raise UserError(
-                "None is no editor or model; give a function, an object, a name, or a list of them."
-            )
+            raise UserError("None is no editor or model; give a function, an object, a name, or a list.")
         is_object = not isinstance(model, str | Path)
         if is_object and not name:
             name = name_of(model[0] if isinstance(model, tuple) and model else model)  # (model, processor)
@@ -387,7 +380,5 @@ def _name_models(models: Any) -> tuple[list[str], Json]:
         else:
             names.append(f"{label}={model}" if label else str(model))
     if not names:
-        raise UserError(
-            "There is no editor or model to evaluate; give a function, a name, or a list of them."
-        )
+        raise UserError("There is no editor or model to evaluate; give a function, a name, or a list.")
     return names, objects

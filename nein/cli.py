@@ -19,18 +19,20 @@ from nein.config.groups import Command
 from nein.engine.exits import USER_MISTAKE, exit_with, make_printable
 from nein.loading.errors import UserError, near_match
 
+REQUESTS = "nein.benchmarks.progress:estimate_requests"  # what `--dry-run` tells of evaluations
+
 # fmt: off
 #: Name -> help, options ("module:class"), function ("module:name"); the name has one word or two.
 COMMANDS: dict[str, Command] = {
     "eval": Command("evaluate image editors on negative instructions (NeIn)",
         "nein.benchmarks.nein.config:EvalConfig", "nein.benchmarks.nein.run:NEIN", shared=True,
-        announces="nein.benchmarks.progress:estimate_requests"),
+        announces=REQUESTS),
     "rewriters": Command("measure what rewriters make of negative instructions",
         "nein.benchmarks.rewriters_config:RewritersConfig", "nein.benchmarks.rewriters:REWRITERS",
-        shared=True, announces="nein.benchmarks.progress:estimate_requests"),
+        shared=True, announces=REQUESTS),
     "generators": Command("evaluate text-to-image models on prompts that deny something",
         "nein.benchmarks.generators_config:GeneratorsConfig", "nein.benchmarks.generators:GENERATORS",
-        shared=True, announces="nein.benchmarks.progress:estimate_requests"),
+        shared=True, announces=REQUESTS),
     "grid": Command("draw samples and their edits in one image",
         "nein.benchmarks.nein.config:GridConfig", "nein.benchmarks.nein.grid:draw_grid"),
     "report": Command("write a page, tables and plots of finished runs",
@@ -69,7 +71,7 @@ COMMANDS: dict[str, Command] = {
         "nein.generate.config:StatsConfig", "nein.generate.nein.stats:run"),
     "negbench eval": Command("evaluate CLIP-like and generative models (NegBench)",
         "nein.benchmarks.negbench.config:EvalConfig", "nein.benchmarks.negbench.runs:NEGBENCH", shared=True,
-        announces="nein.benchmarks.progress:estimate_requests"),
+        announces=REQUESTS),
     "negbench judge": Command("check whether retrieved images really lack the object",
         "nein.judges.config:RetrievedConfig", "nein.judges.retrieved:run"),
     "negbench analyse": Command("plot embeddings of affirmed and negated templates",
@@ -80,7 +82,7 @@ COMMANDS: dict[str, Command] = {
         "nein.benchmarks.negbench.config:ConvertConfig", "nein.benchmarks.negbench.runs:convert"),
     "negvqa": Command("evaluate vision-language models on negated questions",
         "nein.benchmarks.negvqa.config:NegvqaConfig", "nein.benchmarks.negvqa.runs:NEGVQA", shared=True,
-        announces="nein.benchmarks.progress:estimate_requests"),
+        announces=REQUESTS),
     "negvqa generate": Command("make negated two-choice questions from a VQA data set",
         "nein.generate.config:ConversionConfig", "nein.generate.negvqa:build"),
     "negvqa check": Command("estimate a conversion's accuracy from review sheets",
@@ -127,20 +129,18 @@ def _dispatch(words: Sequence[str]) -> int | None:
     return launch(f"nein {name}", command, flags, [key for key in table if key.startswith(f"{name} ")])
 
 
-def launch(
-    prog: str, command: Command, words: Sequence[str] | None = None, others: Sequence[str] = ()
-) -> int:
+def launch(prog: str, command: Command, words: Sequence[str] | None = None, more: Sequence[str] = ()) -> int:
     """Parses the options of `PROG WORDS`, runs the command, prints its text; returns the exit code. The
     command is imported only when the options are valid, and not for `--dry-run`.
 
-    prog    The words before the options: "nein negbench eval", "python -m research.nano".
-    others  Commands whose names begin with this one's, for `--help`.
+    prog  The words before the options: "nein negbench eval", "python -m research.nano".
+    more  Commands whose names begin with this one's, for `--help`.
     """
     from nein.config import options
 
     words = sys.argv[1:] if words is None else words
     configuration = pkgutil.resolve_name(command.configuration)
-    also = f" Also: {', '.join(f'nein {other}' for other in others)}." if others else ""
+    also = f" Also: {', '.join(f'nein {other}' for other in more)}." if more else ""
     config, dry_run = options.read(configuration, words, prog=prog, description=f"{command.help}.{also}")
     if dry_run:
         lines = pkgutil.resolve_name(command.announces)(config) if command.announces else ()

@@ -211,24 +211,16 @@ def run(config: ReproduceConfig) -> str | None:
         for stage, cost in stages.items():
             gib = [f"{cost['peak_memory'].get(memory, 0) / 2**30:.2f}" for memory in ("host", "device")]
             costs.append([name, stage, f"{cost['seconds'] / 3600:.3f}", *gib])
-        runs.append(
-            {
-                "run": name,
-                "row": rows[-1][0] if figures else "",
-                "stages": stages,
-                "data": manifest["data"].get("records_sha256") or manifest["data"].get("sha256"),
-                "models": {kind: str(model["fingerprint"]) for kind, model in manifest["models"].items()},
-                "machines": [c["environment"] for c in manifest["invocations"] if c.get("environment")],
-                "figures": figures,
-            }
-        )
+        found: Json = {"run": name, "row": rows[-1][0] if figures else "", "stages": stages}
+        found["data"] = manifest["data"].get("records_sha256") or manifest["data"].get("sha256")
+        found["models"] = {kind: str(model["fingerprint"]) for kind, model in manifest["models"].items()}
+        machines = [call["environment"] for call in manifest["invocations"] if call.get("environment")]
+        runs.append({**found, "machines": machines, "figures": figures})
 
     # --- the file, and the text
-    changed = {
-        name: Path(value).name if Path(value).exists() else value  # no path of this machine
-        for name, value in config.run.items()
-        if name not in PATH_OPTIONS
-    }
+    changed = {name: value for name, value in config.run.items() if name not in PATH_OPTIONS}
+    for name, value in changed.items():  # no path of this machine
+        changed[name] = Path(value).name if Path(value).exists() else value
     facts = {"table": config.table, "preset": config.preset, "samples": config.limit, "options": changed}
     atomic.write_json(config.out_dir / FILE, {**facts, "runs": runs})
     samples = "all samples" if config.limit is None else f"the first {config.limit} samples"

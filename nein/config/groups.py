@@ -191,9 +191,7 @@ class Page(Options):
 
     def check(self) -> None:
         if self.out.is_dir():
-            raise UserError(
-                f"'{self.out}' is a folder; --out takes a file, for example {self.out / 'report.html'}."
-            )
+            raise UserError(f"'{self.out}' is a folder; give a file, such as {self.out / 'report.html'}.")
         if self.out.suffix not in ("", ".html", ".htm"):
             raise UserError(f"--out is '{self.out}'; it takes a page, for example report.html.")
 
@@ -209,13 +207,7 @@ def start(options: Any) -> run.Executor:
     if backend == "ray":
         from nein.engine.ray import Ray
 
-        ray = options.executor
-        return Ray(
-            options.device,
-            workers=ray.workers,
-            gpus_per_worker=ray.gpus_per_worker,
-            threads=options.threads,
-        )
+        return Ray(options.device, **vars(options.executor), threads=options.threads)
     if backend == "ranks" and not launched:
         raise UserError("--on ranks needs several processes; start the command with torchrun.")
     ranks = machine.join_processes() if backend == "ranks" else None

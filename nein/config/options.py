@@ -247,9 +247,7 @@ def _read_yaml(file: Path) -> Json:
     return content or {}
 
 
-def _build(
-    cls: type[Config], values: Mapping[str, Any], prog: str = "nein", to_fetch: bool = False
-) -> Config:
+def _build(cls: type[Config], values: Json, prog: str = "nein", to_fetch: bool = False) -> Config:
     """Checked options from their values by key. Raises UserError."""
     check_credentials(values)
     required = [item for item in fields(cls) if item.default is dataclasses.MISSING]
@@ -290,12 +288,10 @@ def _explain_invalid(cls: type[Options], error: pydantic.ValidationError, prog: 
         guess = f"did you mean '{key.removesuffix(name)}{near}'?" if near else f"see {prog} --help."
         return UserError(f"Unknown key '{key}'; {guess}")
     near = near_match(str(value), literals(options[key].hint)) if key in options else None
-    label = options[key].metadata.get("metavar", _flag(key)) if key in options else key
+    flag = options[key].metadata.get("metavar", _flag(key)) if key in options else key
     rule = str(cause or re.sub(r"(Input|String) should ", "", first["msg"]).partition(", unable")[0])
     rule = rule.removeprefix("be ")
-    return UserError(
-        f"{label} is '{value}'; it must be {rule}{f' (did you mean {near!r}?)' if near else '.'}"
-    )
+    return UserError(f"{flag} is '{value}'; it must be {rule}{f' (did you mean {near!r}?)' if near else '.'}")
 
 
 def dump(config: Options) -> str:
@@ -381,8 +377,8 @@ def make_parser(
     parser.add_argument("-h", "--help", action="store_true", help="show this help message and exit")
     if has_options:
         parser.add_argument("--config", metavar="FILE", action="append", help="YAML file of options")
-        dry_run_help = "print the configuration and what would be done"
-        parser.add_argument("--dry-run", action="store_true", help=dry_run_help)
+        about = "print the configuration and what would be done"
+        parser.add_argument("--dry-run", action="store_true", help=about)
 
     # --- options under their titles, "Main" first
     classes = {item.name: item.hint for item in fields(cls)}

@@ -27,7 +27,6 @@ if TYPE_CHECKING:  # the help of a command loads no NumPy
 
 log = logging.getLogger(__name__)
 ANSWERS = "answers.sqlite"  # file name of an `AnswerCache` in a run or in OUT
-LOCK_TIMEOUT = 60.0  # seconds to wait for another process that is writing
 _SPENDING = "SELECT model, value FROM spent ORDER BY rowid"
 
 
@@ -40,7 +39,7 @@ class AnswerCache:
     file is damaged, cannot be written, or lies on a file system without locks.
     """
 
-    def __init__(self, path: Path, *, wait: float = LOCK_TIMEOUT) -> None:
+    def __init__(self, path: Path, *, wait: float = 60.0) -> None:  # seconds, while others write
         atomic.make_folder(path.parent)
         self.path = path
         self._mutex = threading.Lock()

@@ -336,9 +336,7 @@ class Folder:
             first, *lines = path.read_bytes().splitlines() or [b"{}"]
         head = atomic.parse(first, Row, f"'{path}', line 1")
         if (head.get("output"), head.get("block")) != (output, number):
-            raise UserError(
-                f"'{path}' is not block {number} of {output}; remove the file and rerun the command."
-            )
+            raise UserError(f"'{path}' is not block {number} of {output}; remove it and rerun the command.")
         numbered = enumerate(lines, start=2)
         return [atomic.parse(line, row_type, f"'{path}', line {index}") for index, line in numbered]
 

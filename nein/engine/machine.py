@@ -167,10 +167,8 @@ def tune_process() -> None:
 
 # --- facts for a manifest ------------------------------------------------------------------------
 #: Packages whose versions a manifest notes.
-PACKAGES = (
-    *("nein", "torch", "torchvision", "diffusers", "transformers", "accelerate", "safetensors", "numpy"),
-    *("pillow", "scipy", "spacy", "clean-fid", "lpips", "torchmetrics"),
-)
+PACKAGES = ["nein", "torch", "torchvision", "diffusers", "transformers", "accelerate", "safetensors"]
+PACKAGES += ["numpy", "pillow", "scipy", "spacy", "clean-fid", "lpips", "torchmetrics"]
 
 
 def describe_environment(device: str | None) -> Json:

@@ -1,7 +1,5 @@
-"""Submits a command as jobs of a Slurm cluster, by submitit, for `nein slurm COMMAND`.
-
-submitit writes the batch script and requeues a job that is pre-empted or runs out of time (SIGUSR1).
-"""
+"""Submits a command as jobs of a Slurm cluster, for `nein slurm COMMAND`. The package submitit writes the
+batch script, and requeues a job that is pre-empted or runs out of time (SIGUSR1)."""
 
 from __future__ import annotations
 

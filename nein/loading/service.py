@@ -215,9 +215,8 @@ class Service:
         if image is not None:
             form["files"] = [("image", ("image.png", image, "image/png"))]
             form["options"] = {"headers": {"Content-Type": "multipart/form-data"}}
-        account: Any = contextlib.nullcontext({})
-        if self._spending is not None:
-            account = self._spending.request(self.model, self.address)
+        spending = self._spending
+        account = spending.request(self.model, self.address) if spending else contextlib.nullcontext({})
         with self.pace.seat(), account as used:  # used: tokens by kind, filled here
             reply = self._post(path, body=body, **form)
             used |= count_tokens(reply.get("usage") if isinstance(reply, dict) else None)

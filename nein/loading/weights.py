@@ -94,9 +94,7 @@ def check_tokenizer(tokenizer: Any, config: Any, source: str) -> None:
         published.no_padding()  # a file may turn it on
         if published.encode(PROBE, add_special_tokens=False).ids != words:
             kind = type(tokenizer).__name__
-            raise UserError(
-                f"{name} is read as {kind}, which splits '{PROBE}' otherwise than its file; {advice}."
-            )
+            raise UserError(f"{name} is read as {kind}, which splits '{PROBE}' unlike its file; {advice}.")
 
     # --- the end token: CLIP's text towers pool there, by its configured id or, if that is 2, at the highest
     # id
