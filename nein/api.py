@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from nein.benchmarks.negbench.config import EvalConfig as NegbenchConfig
 from nein.benchmarks.negvqa.config import NegvqaConfig
@@ -41,13 +41,10 @@ if TYPE_CHECKING:
     import pandas as pd
     from PIL.Image import Image
 
-#: An editor, as `evaluate` describes it.
-Editor: TypeAlias = Any
-
 
 # --- evaluations ---------------------------------------------------------------------------------
 def evaluate(
-    editor: Editor | Sequence[Editor] | Mapping[str, Editor],
+    editor: Any,
     *,
     data: str | None = None,
     limit: int | None = None,
@@ -73,8 +70,8 @@ def evaluate(
              is busy or silent (see `editors.function`), and raises `nein.Refused` if a service declines.
     options  Other options of `nein eval` by name: `seed`, `batch_size`, `device`, `models={"vqa": ...}`.
 
-    Raises UserError, EditorError or MetricError (each a ValueError). An exception of the function is counted
-    as the error of its sample; if all first samples fail, it is raised.
+    Raises UserError, EditorError or MetricError (each a ValueError). An exception of the function counts as
+    the error of its sample; if all first samples fail, it is raised.
     """
     if concurrency is not None:
         options["endpoint"] = {**options.get("endpoint", {}), "concurrency": concurrency}

@@ -184,7 +184,6 @@ def _submit(words: Sequence[str]) -> int:
     from nein.engine import atomic, slurm
     from nein.loading.references import hide_credentials
 
-    # --- the options of the command and those of the jobs
     name, command, flags = match
     config_class: Any = pkgutil.resolve_name(command.configuration)
     bases = (config_class, SlurmJobs)
@@ -197,14 +196,13 @@ def _submit(words: Sequence[str]) -> int:
     if config.overwrite:
         raise UserError("--overwrite is for one command; remove the folder, or choose another --out.")
 
-    # --- a file with the command's options, which the jobs read
+    # --- write the command's options into a file, which the jobs read
     folder = config.out_dir / "slurm"
     slurm.make_submitter(config, folder, "slurm")  # fails before anything is written
     file = (folder / "command.yaml").resolve()
     values = {item.name: getattr(config, item.name) for item in options.fields(config_class)}
     atomic.write_text(file, options.dump(config_class(**{**values, "on": None})))
-
-    # --- the jobs
+    # --- submit the jobs
     typed = tuple(hide_credentials(word) for word in ("slurm", *name.split(), *flags))
     last = slurm.Job((*name.split(), "--config", str(file)), typed)
     array_id = condition = ""

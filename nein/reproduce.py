@@ -185,10 +185,9 @@ def run(config: ReproduceConfig) -> str | None:
         folders = [Folder(run.folder.path) for run in config.benchmark.runs(inner, executor.device)]
 
     # --- compare, run by run
-    published_keys = {
-        pair for printed in config.benchmark.paper_estimates(source, None) for pair in printed.key.items()
-    }
-    entry_counts = Counter(key for key, _ in published_keys)  # a key with one entry is not printed
+    keys = [printed.key for printed in config.benchmark.paper_estimates(source, None)]
+    pairs = {pair for key in keys for pair in key.items()}  # (column, entry)
+    entry_counts = Counter(column for column, _ in pairs)  # a column with one entry is not printed
     # A run has one data set; on drawn data its wording need not be the table's.
     ignored = ("dataset", "variant") if config.preset == "nano" else ("dataset",)
     rows, costs, runs = list[list[Any]](), list[list[Any]](), list[Json]()

@@ -157,8 +157,6 @@ def _parse_words(cls: type[Options], parser: argparse.ArgumentParser, argv: Sequ
             prefix = next(prefix for prefix in prefixes if word.startswith(prefix))
             word = f"{prefix}KEY={flag.removeprefix(prefix)}={text}"
         words.append(word)
-
-    # --- argparse
     try:
         namespace, unknown_words = parser.parse_known_args(words)
     except argparse.ArgumentError as error:
@@ -166,7 +164,6 @@ def _parse_words(cls: type[Options], parser: argparse.ArgumentParser, argv: Sequ
         raise UserError(f"{flag}: {error.message}; see {parser.prog} --help.") from None
     if unknown_words:
         raise _explain_unknown(parser, unknown_words[0].partition("=")[0])
-
     # --- values by key
     typed: Json = {}
     for name, value in vars(namespace).items():
@@ -379,7 +376,6 @@ def make_parser(
         parser.add_argument("--config", metavar="FILE", action="append", help="YAML file of options")
         about = "print the configuration and what would be done"
         parser.add_argument("--dry-run", action="store_true", help=about)
-
     # --- options under their titles, "Main" first
     classes = {item.name: item.hint for item in fields(cls)}
     groups: Json = {"": parser}  # title -> argparse's group of arguments

@@ -39,13 +39,14 @@ class AnswerCache:
     file is damaged, cannot be written, or lies on a file system without locks.
     """
 
-    def __init__(self, path: Path, *, wait: float = 60.0) -> None:  # seconds, while others write
+    def __init__(self, path: Path) -> None:
         atomic.make_folder(path.parent)
         self.path = path
         self._mutex = threading.Lock()
         with self._translate_errors():
             # SQLite's default journal works on network drives, unlike a write-ahead log.
-            self._db = sqlite3.connect(path, timeout=wait, isolation_level=None, check_same_thread=False)
+            # Waits up to 60 seconds for another process that is writing.
+            self._db = sqlite3.connect(path, timeout=60, isolation_level=None, check_same_thread=False)
             self._db.execute("PRAGMA synchronous = EXTRA")
         with self._transaction() as db:
             db.execute("CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, value TEXT)")
@@ -62,10 +63,7 @@ class AnswerCache:
 
     def put_all(self, values: Mapping[tuple[str, str], Mapping[str, Any]]) -> None:
         """Writes (space, key) -> answer in one transaction: all, or none if the process is killed."""
-        rows = [
-            (_hash_key(space, key), json.dumps(value, allow_nan=False))
-            for (space, key), value in values.items()
-        ]
+        rows = [(_hash_key(*key), json.dumps(value, allow_nan=False)) for key, value in values.items()]
         with self._transaction() as db:
             db.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?)", rows)
 
@@ -155,15 +153,12 @@ def _hash_key(space: str, key: str) -> bytes:
 # --- spending, of a run or OUT that no command has open -----------------------------------
 def read_spending(folder: Path, above: int = 3) -> dict[str, Json]:
     """`AnswerCache.read_spending` of a folder, or of the nearest of `above` parents with costs; or {}."""
-    for out in (folder, *folder.absolute().parents[:above]):
-        for path in (out / ANSWERS, out / "cache" / ANSWERS):
-            address = f"{path.resolve().as_uri()}?mode=ro"  # a run may lie on a read-only disk
-            with (
-                contextlib.suppress(sqlite3.Error),
-                contextlib.closing(sqlite3.connect(address, uri=True)) as db,
-            ):
-                if totals := {model: json.loads(value) for model, value in db.execute(_SPENDING)}:
-                    return totals
+    folders = (folder, *folder.absolute().parents[:above])
+    for path in [parent / name for parent in folders for name in (ANSWERS, f"cache/{ANSWERS}")]:
+        address = f"{path.resolve().as_uri()}?mode=ro"  # a run may lie on a read-only disk
+        with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(address, uri=True)) as db:
+            if totals := {model: json.loads(value) for model, value in db.execute(_SPENDING)}:
+                return totals
     return {}
 
 

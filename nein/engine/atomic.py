@@ -1,8 +1,5 @@
 """Reads and writes files: bytes, text, JSON, JSONL and CSV. Writes are atomic: a reader, or a run after a
-power cut, sees the whole new file or the old one. Errors are UserErrors that name the file.
-
-Parts: writing, reading, folders and the user's cache.
-"""
+power cut, sees the whole new file or the old one. Errors are UserErrors that name the file."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Runs a command and ends its process: signals and a user's errors become one sentence and an exit code.
-
-`exit_with` runs every program of the project; `explain_error` also words the errors of the Python API.
-"""
+"""Runs a command and ends its process: signals and a user's errors become one sentence and an exit code."""
 
 from __future__ import annotations
 

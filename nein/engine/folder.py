@@ -213,12 +213,9 @@ class Folder:
     ) -> None:
         """Starts the run, or resumes one of the same `identity`. For the main process.
 
-        facts      Further entries of the manifest: configuration and data of the latest command. "invocation"
-                   is appended to those of earlier commands.
+        facts      Further entries of the manifest; "invocation" is appended to those of earlier commands.
         overwrite  Remove a run of another identity; else UserError names the first key that differs.
-        anew       Remove any run.
-
-        Answers of models are never removed: their key says what they answer.
+        anew       Remove any run. Answers of models stay, since their key says what they answer.
         """
         atomic.remove_drafts(self.path)
         before = self.entries()
@@ -370,9 +367,8 @@ def _first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | N
         before, after = old.get(key), new.get(key)
         if key == CONTENTS:  # a model that was not downloaded yet had no digest: compare the common roles
             before, after = before or {}, after or {}
-            roles = before.keys() & after.keys()
-            before = {role: before[role] for role in roles}
-            after = {role: after[role] for role in roles}
+            before = {role: digest for role, digest in before.items() if role in after}
+            after = {role: digest for role, digest in after.items() if role in before}
         if before != after:
             if isinstance(before, Mapping) and isinstance(after, Mapping):
                 return f"{key}: {_first_difference(before, after)}"

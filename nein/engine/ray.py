@@ -1,8 +1,5 @@
-"""The executor of `--on ray`: computes the shares of a command as tasks of a Ray cluster.
-
-Ray starts the tasks where there is room, also on nodes that join later, and restarts those whose worker or
-node died. All nodes must see the run folders.
-"""
+"""The executor of `--on ray`: computes the shares of a command as tasks of a Ray cluster. All nodes see the
+folders. Ray starts tasks where there is room, also on nodes that join later, and restarts those that died."""
 
 from __future__ import annotations
 
@@ -94,7 +91,6 @@ class Ray(Executor):
         """Computes the steps [part[0], part[1]), of which none reads all blocks of another."""
         if not any(next(open_tasks(step), None) for step in steps):
             return [0] * len(steps)
-
         # --- choose the number of shares
         models = [step.stage.model for step in steps if step.stage.model]
         on_gpu = self.device == "cuda" and any(model.place == "device" for model in models)
@@ -104,14 +100,12 @@ class Ray(Executor):
             room = math.floor(total.get("GPU", 0) / self._gpus + 1e-6)
         most_blocks = max((len(step.stage.blocks.numbers) for step in steps), default=0)
         size = max(1, min(SHARES_PER_WORKER * room, most_blocks))
-
         # --- what every task gets: objects of the cluster, which logs and dashboards do not show
         secrets = self._ray.put({name: os.environ[name] for name in SECRETS if name in os.environ})
         shared_plan, device = self._ray.put(plan), "cuda" if on_gpu else "cpu"
         options = {"num_gpus": self._gpus, "num_cpus": 0} if on_gpu else {"num_cpus": cores}
         # Ray restarts a task whose process or node died, but not one that raised an exception.
         task = self._ray.remote(compute_share).options(max_retries=RETRIES, **options)
-
         # --- run the tasks
         waiting = [(rank, size) for rank in range(size)]
         running: list[Any] = []

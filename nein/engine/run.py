@@ -1,11 +1,9 @@
 """The executor: computes the missing blocks of a command, stage after stage, and notes what they cost.
 
-Worker r of n makes the blocks b with b % n == r. A block is done when its file exists and is valid; workers
-share nothing else. Blocks of a worker that died are made when the command is run again.
-
-On a CPU several blocks are computed at once, each on one thread, so that the last bits are the same on any
-number of cores. On a GPU one block is computed at a time while the next ones are read. A model behind an
-address works on as many blocks as it takes requests.
+Worker r of n makes the blocks b with b % n == r; workers share only the files of finished blocks. On a CPU
+several blocks are computed at once, each on one thread, so that the last bits are the same on any number of
+cores. On a GPU one block is computed while the next ones are read. A model behind an address works on as
+many blocks as it takes requests.
 """
 
 from __future__ import annotations
@@ -208,7 +206,6 @@ class Executor:
     # --- blocks ----------------------------------------------------------------------------
     def _make_blocks(self, step: Step) -> int:
         """Makes the open blocks of this worker's share; returns how many."""
-        # --- find the first open block
         rank = self._share * self.processes.size + self.processes.rank
         size = self._shares * self.processes.size
         samples = step.stage.blocks.count_selected  # number of a block -> its samples, for the bar
@@ -219,7 +216,6 @@ class Executor:
             bar.close()
             return 0
         self._notes.setdefault(step.folder.path, (step.folder, {"stages": {}, "usage": {}}))
-
         # --- choose parallel blocks and threads
         model = step.stage.model
         on_gpu = model is not None and model.place == "device" and self.device != "cpu"
@@ -230,7 +226,6 @@ class Executor:
             at_once = model.requests or self._requests
         set_threads = functools.partial(machine.set_threads, (self.threads if on_gpu else 1) or 0)
         set_threads()  # models are loaded in this thread
-
         # --- compute
         count, running = 0, set[Future[int]]()
         with (

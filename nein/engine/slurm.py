@@ -56,12 +56,10 @@ class Job:
 def submit(
     tasks: Sequence[Job], settings: Any, folder: Path, *, cluster: str = "slurm", after: str = ""
 ) -> list[Any]:
-    """Submits an array of jobs, one per task; returns submitit's jobs. Raises UserError if Slurm refuses
-    them.
+    """Submits an array of jobs, one per task; returns submitit's jobs. Raises UserError if Slurm refuses.
 
-    settings  The options of `nein.config.groups.SlurmJobs`.
-    folder    For scripts and logs.
-    after     The id of the job that has to end first, successful or not.
+    settings  A `nein.config.groups.SlurmJobs`. folder: of scripts and logs.
+    after     The id of a job that has to end first, successful or not.
     """
     submitter = make_submitter(settings, folder, cluster)
     from submitit.core.utils import FailedJobError, FailedSubmissionError

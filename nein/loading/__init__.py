@@ -1,4 +1,2 @@
 """Shared by all code that loads models: errors, references, digests, weights, and the client of services.
-
-It imports nothing of ours; `editors` and `metrics` import nothing else of `nein`.
-"""
+It imports nothing of ours; `editors` and `metrics` import nothing else of `nein`."""

@@ -1,7 +1,5 @@
-"""`UserError`, an error that the user can correct; and helpers that word errors.
-
-Parts: the errors; names that a user types; an error in one line; `isolate`, which finds the item that fails
-a batch."""
+"""`UserError`, an error that the user can correct, and helpers: names that a user types, errors in one line,
+and `isolate`, which finds the item that fails a batch."""
 
 from __future__ import annotations
 

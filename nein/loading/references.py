@@ -1,7 +1,5 @@
-"""References, the names of models that users type: parses them and finds or imports what they name.
-
-Parts: `parse_reference`; the hub's cache; addresses of servers, without credentials; paths, and models of
-installed packages; `Need`, a download; imports of an object from a module or a user's file."""
+"""References, the names of models that users type: parses them, finds their files in the hub's cache or
+installed packages, lists downloads (`Need`), imports objects; and keeps credentials out of addresses."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Client of a model behind an address with OpenAI's API: requests with retries, a pace, usage and prices.
-
-Parts: failures; `Pace`, which limits requests in flight; `Service`, one model; what requests cost."""
+"""Client of a model behind an address with OpenAI's API: sends requests, counts and prices their tokens."""
 
 from __future__ import annotations
 

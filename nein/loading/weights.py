@@ -72,7 +72,6 @@ def check_tokenizer(tokenizer: Any, config: Any, source: str) -> None:
         return
     name = f"The tokenizer of '{source}'"
     advice = "check tokenizer.json and tokenizer_config.json, or copy them from the model's repository"
-
     # --- every id is a row of the embedding
     if len(tokenizer) < MIN_USED_ROWS * rows:
         raise UserError(f"{name} has {len(tokenizer)} words and the model's embedding {rows}; {advice}.")
@@ -84,7 +83,6 @@ def check_tokenizer(tokenizer: Any, config: Any, source: str) -> None:
     if max(ids) >= rows:
         word = tokenizer.convert_ids_to_tokens(max(ids))
         raise UserError(f"{name} gives '{word}' the id {max(ids)}, but the model has {rows} words; {advice}.")
-
     # --- the Python class splits texts as the published file does
     file = Path(tokenizer.name_or_path, "tokenizer.json")
     if file.is_file():
