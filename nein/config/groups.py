@@ -191,7 +191,7 @@ class Page(Options):
 
     def check(self) -> None:
         if self.out.is_dir():
-            raise UserError(f"'{self.out}' is a folder; give a file, such as {self.out / 'report.html'}.")
+            raise UserError(f"'{self.out}' is a folder; --out takes a file: {self.out / 'report.html'}.")
         if self.out.suffix not in ("", ".html", ".htm"):
             raise UserError(f"--out is '{self.out}'; it takes a page, for example report.html.")
 
