@@ -1,9 +1,9 @@
-"""Frechet distance between two sets of features (Heusel et al., arXiv:1706.08500, eq. 6), and its interval.
+"""Computes FID, the Frechet distance of two sets of features (arXiv:1706.08500, eq. 6), and its interval.
 
     d = |m_a - m_b|^2 + tr S_a + tr S_b - 2 tr (S_a S_b)^(1/2)
 
 m: mean (D,), S: covariance (D, D). The last trace is the sum of the singular values of F_a F_b^T, where
-S = F^T F: clean-fid's number from a matrix square root, valid for singular covariances too.
+S = F^T F: the number of clean-fid's matrix square root, but valid for singular covariances too.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from threadpoolctl import threadpool_limits
 
 from nein.metrics.base import MetricError
 
-Names = Sequence[str]
 
-
+# --- the interval, from FIDs without each group of source images ----------------------------
 class FidInterval(NamedTuple):
-    """FID with 95 % interval; None with one source image. left_out: FIDs without each group."""
+    """FID with its 95 % interval; None for the interval of one source image."""
 
     value: float
     low: float | None
     high: float | None
     standard_error: float | None
-    left_out: tuple[float, ...] = ()
+    left_out: tuple[float, ...] = ()  # FID without each group
 
     @classmethod
     def jackknife(cls, value: float, left_out: Sequence[float]) -> FidInterval:
-        """From G replicates d_g: standard error sqrt((G - 1) / G * sum (d_g - mean d)^2), times t(G - 1)."""
+        """Interval from G replicates d_g: the half-width is the 97.5 % quantile of t with G - 1 degrees of
+        freedom times the standard error sqrt((G - 1) / G * sum (d_g - mean d)^2)."""
         count = len(left_out)
         if count < 2:
             return cls(value, None, None, None)
@@ -45,21 +45,21 @@ class FidInterval(NamedTuple):
 
 
 def subtract(first: FidInterval, second: FidInterval) -> FidInterval:
-    """first - second, for two sets of edits of the same source images."""
+    """Interval of first - second, for two sets of edits of the same source images."""
     if len(first.left_out) != len(second.left_out):
         raise MetricError("The difference of two FIDs needs both on the same groups of source images.")
     pairs = zip(first.left_out, second.left_out, strict=True)
     return FidInterval.jackknife(first.value - second.value, [a - b for a, b in pairs])
 
 
-#: Least source images per feature column for which `extrapolate`'s interval covers
+#: Source images per feature column from which the interval of `extrapolate` covers
 #: (docs/explanation/statistics.md).
 LIMIT_IMAGES = 3
 
 
 def extrapolate(distance: FidInterval) -> FidInterval:
-    """FID for infinitely many images: G d - (G - 1) mean d_g removes the bias of order 1 / N. Source:
-    Quenouille, Biometrika 43 (1956); Chong & Forsyth, CVPR 2020 (arXiv:1911.07023)."""
+    """Estimate FID for infinitely many images: G d - (G - 1) mean d_g removes the bias of order 1 / N.
+    Sources: Quenouille, Biometrika 43 (1956); Chong & Forsyth, CVPR 2020 (arXiv:1911.07023)."""
     count = len(distance.left_out)
     if count < 2:
         return distance
@@ -68,18 +68,15 @@ def extrapolate(distance: FidInterval) -> FidInterval:
 
 
 def _clip(interval: FidInterval) -> FidInterval:
-    """Cut at 0, the smallest distance."""
+    """Cut an interval at 0, the smallest distance."""
     low, high = (None if end is None else max(0.0, end) for end in (interval.low, interval.high))
     return interval._replace(value=max(0.0, interval.value), low=low, high=high)
 
 
-#: Feature columns up to which one thread of BLAS is faster than several.
-NARROW = 256
-
-
+# --- the distance --------------------------------------------------------------------------
 @dataclass(frozen=True)
 class _Moments:
-    """Moments of rows shifted near zero, float64; those of a part can be subtracted from the whole's."""
+    """Sums over n rows, shifted near zero, float64; those of a part can be subtracted from the whole's."""
 
     n: int
     total: np.ndarray  # (D,) sum of rows
@@ -101,7 +98,7 @@ class _Moments:
 
 
 def frechet_distance(features_a: np.ndarray, features_b: np.ndarray) -> float:
-    """FID of (N, D) and (M, D), >= 0, in float64; denominator n - 1 as in clean-fid."""
+    """FID of features (N, D) and (M, D), >= 0, in float64; denominator n - 1 as in clean-fid."""
     a, b = _check(features_a, "edited"), _check(features_b, "target")
     if a.shape[1] != b.shape[1]:
         raise MetricError(f"FID needs features of one network, not widths {a.shape[1]} and {b.shape[1]}.")
@@ -111,9 +108,14 @@ def frechet_distance(features_a: np.ndarray, features_b: np.ndarray) -> float:
     return _compare_moments(_Moments.sum_rows(a - shift), _Moments.sum_rows(b - shift))
 
 
+#: Number of feature columns up to which one thread of BLAS is faster than several.
+NARROW = 256
+
+
 def jackknife_interval(
-    edited: np.ndarray, target: np.ndarray, clusters: Names, *, target_clusters: Names = (), groups: int = 20
-) -> FidInterval:
+    edited: np.ndarray, target: np.ndarray, clusters: Sequence[str], *,
+    target_clusters: Sequence[str] = (), groups: int = 20,
+) -> FidInterval:  # fmt: skip
     """Delete-a-group jackknife interval of `frechet_distance(edited, target)`, clustered by source image.
 
     clusters, target_clusters   Source image of every row; by default both sets have the same rows.
@@ -130,29 +132,32 @@ def jackknife_interval(
             f"{len(clusters)} and {len(target_clusters)} names."
         )
     value = frechet_distance(edited, target)
-    names = {*clusters, *target_clusters}
-    ordered = sorted(names, key=lambda name: hashlib.sha256(str(name).encode()).digest())
-    member = {name: index % groups for index, name in enumerate(ordered)}
     a, b = _check(edited, "edited"), _check(target, "target")
-    groups_a, groups_b = (np.array([member[name] for name in names]) for names in (clusters, target_clusters))
-    # Per group: its rows, (N,) and (M,) bool.
-    members = [(groups_a == g, groups_b == g) for g in range(max(member.values()) + 1)]
-    if min(min((~in_a).sum(), (~in_b).sum()) for in_a, in_b in members) < 2:
+    names = sorted(
+        {*clusters, *target_clusters}, key=lambda name: hashlib.sha256(str(name).encode()).digest()
+    )
+    group_of = {name: index % groups for index, name in enumerate(names)}
+    groups_a = np.array([group_of[name] for name in clusters])  # (N,)
+    groups_b = np.array([group_of[name] for name in target_clusters])  # (M,)
+    # Which rows are in each group: (N,) and (M,) bool.
+    masks = [(groups_a == g, groups_b == g) for g in range(min(groups, len(names)))]
+    if any((~in_a).sum() < 2 or (~in_b).sum() < 2 for in_a, in_b in masks):
         return FidInterval(value, None, None, None)
     with threadpool_limits(1 if a.shape[1] <= NARROW else None, "blas"):
         if min(len(a), len(b)) <= a.shape[1]:
-            left_out = [_compare_rows(a[~in_a], b[~in_b]) for in_a, in_b in members]
+            left_out = [_compare_rows(a[~in_a], b[~in_b]) for in_a, in_b in masks]
         else:
             a, b = a - b.mean(0), b - b.mean(0)
             all_a, all_b = _Moments.sum_rows(a), _Moments.sum_rows(b)
             left_out = [
                 _compare_moments(all_a - _Moments.sum_rows(a[in_a]), all_b - _Moments.sum_rows(b[in_b]))
-                for in_a, in_b in members
+                for in_a, in_b in masks
             ]
     return _clip(FidInterval.jackknife(value, left_out))
 
 
 def _check(features: np.ndarray, side: str) -> np.ndarray:
+    """Features as float64. Raises MetricError unless they are finite and (N, D) with N >= 2, D >= 1."""
     array = np.asarray(features, dtype=np.float64)
     if array.ndim != 2 or array.shape[1] < 1:
         raise MetricError(f"FID needs features of shape (images, width), not {array.shape} ({side}).")
@@ -164,11 +169,12 @@ def _check(features: np.ndarray, side: str) -> np.ndarray:
 
 
 def _compare_rows(a: np.ndarray, b: np.ndarray) -> float:
-    """For few rows: S = F^T F with F the centered rows, which needs no (D, D) matrix."""
+    """Distance from rows, for fewer rows than columns: S = F^T F with F the centered rows, so that no (D, D)
+    matrix is needed."""
     mean_a, mean_b = a.mean(0), b.mean(0)
     f_a = (a - mean_a) / np.sqrt(len(a) - 1)  # (N, D)
     f_b = (b - mean_b) / np.sqrt(len(b) - 1)  # (M, D)
-    cross = scipy.linalg.svdvals(f_a @ f_b.T).sum()  # of (N, M)
+    cross = scipy.linalg.svdvals(f_a @ f_b.T).sum()  # singular values of (N, M)
     return _distance(mean_a - mean_b, (f_a**2).sum() + (f_b**2).sum(), cross)
 
 
@@ -188,4 +194,4 @@ def _compare_moments(a: _Moments, b: _Moments) -> float:
 
 
 def _distance(difference: np.ndarray, traces: float, cross: float) -> float:
-    return max(0.0, float(difference @ difference + traces - 2 * cross))  # below it by rounding alone
+    return max(0.0, float(difference @ difference + traces - 2 * cross))  # rounding can go below 0

@@ -1,4 +1,5 @@
-"""Image metrics: pixels (L1, L2), features (CLIP-I, CLIP-T, DINO, LPIPS, FID), known objects (Obeyed)."""
+"""Metrics that compare images: by pixels (L1, L2), by features (CLIP-I, CLIP-T, DINO, LPIPS, FID), and by
+known objects (Obeyed). At the end: their tables, in the paper's order."""
 
 from __future__ import annotations
 
@@ -17,23 +18,23 @@ from nein.metrics.metric import Batch, Feature, Metric
 
 
 def l1(image: np.ndarray, target: np.ndarray) -> float:
-    """Mean absolute difference of two (H, W, 3) uint8, 0 to 1 (MagicBrush, image_eval.py)."""
-    return float(_subtract(image, target).sum() / (255 * image.size))  # summed in integers
+    """Mean absolute difference of two images (H, W, 3) uint8, 0 to 1 (MagicBrush, image_eval.py)."""
+    return float(_subtract(image, target).sum() / (255 * image.size))  # summed as integers
 
 
 def l2(image: np.ndarray, target: np.ndarray) -> float:
-    """Mean squared difference of two (H, W, 3) uint8, 0 to 1, no root: l2 of MagicBrush, image_eval.py."""
+    """Mean squared difference of two images, 0 to 1, without a root (l2 of MagicBrush, image_eval.py)."""
     squared = np.square(_subtract(image, target), dtype=np.uint16)  # (H, W, 3), at most 255 * 255
     return float(squared.sum(dtype=np.int64) / (255 * 255 * image.size))
 
 
 def score_pairs(function: Callable[[np.ndarray, np.ndarray], float]) -> Callable[[Batch], list[Score]]:
-    """`Metric.score` from a function of (edited image at its target's size, target)."""
+    """Make a `Metric.score` from a function of (edited image at its target's size, target)."""
     return lambda batch: [Score(function(edited, target)) for edited, target in batch.pairs]
 
 
 def _subtract(image: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Absolute difference, (H, W, 3) uint8."""
+    """Absolute difference of two images, (H, W, 3) uint8."""
     check_image(image)
     check_image(target)
     if image.shape != target.shape:
@@ -45,17 +46,17 @@ def _subtract(image: np.ndarray, target: np.ndarray) -> np.ndarray:
 
 
 def compare_features(kind: str, batch: Batch) -> list[Score]:
-    """Cosine between features of edited image and target, by the encoder `kind`."""
+    """CLIP-I, DINO: cosine between features of edited image and target, by the encoder `kind`."""
     return compute_cosines(batch.edited_features(kind), batch.target_features(kind))
 
 
 def clip_t(batch: Batch) -> list[Score]:
-    """Cosine between CLIP features of edited image and caption; unscored without a caption."""
+    """CLIP-T: cosine between CLIP features of edited image and caption; unscored without a caption."""
     return compute_cosines(batch.edited_features("clip"), batch.caption_features("clip"))
 
 
 def compute_cosines(first: Iterable[Feature], second: Iterable[Feature]) -> list[Score]:
-    """Cosine per pair in float64, one at a time: a value does not depend on the other samples."""
+    """Cosine of every pair in float64, one at a time: a value does not depend on the other samples."""
     scores: list[Score] = []
     for a, b in zip(first, second, strict=True):
         if isinstance(a, str) or isinstance(b, str):
@@ -72,9 +73,14 @@ def compute_cosines(first: Iterable[Feature], second: Iterable[Feature]) -> list
 
 def lpips(batch: Batch) -> list[Score]:
     """Perceptual distance between edited image and target, >= 0."""
-    distances = batch.models["lpips"].distances
+
+    def measure(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+        return batch.models["lpips"].distances(
+            [edited for edited, _ in pairs], [target for _, target in pairs]
+        )
+
     scores = []
-    for value in isolate(lambda pairs: distances(*zip(*pairs, strict=True)), batch.pairs):
+    for value in isolate(measure, batch.pairs):  # a distance, or why there is none
         if not isinstance(value, str) and not math.isfinite(value):
             value = "the distance is not finite"
         scores.append(Score(None, value) if isinstance(value, str) else Score(float(value)))
@@ -82,7 +88,7 @@ def lpips(batch: Batch) -> list[Score]:
 
 
 def collect_features(batch: Batch) -> list[Score]:
-    """Inception features of edited image and target, (2048,) each, for `compute_fid` over a run."""
+    """FID, per sample: features of edited image and target, (2048,) each, for `compute_fid` over a run."""
     scores = []
     for a, b in zip(batch.edited_features("fid"), batch.target_features("fid"), strict=True):
         if isinstance(a, str) or isinstance(b, str):
@@ -106,27 +112,31 @@ def compute_fid(
 #: Squared color difference per pixel (three channels in [0, 1]) below which an object does not stand out.
 _MIN_CONTRAST = 0.015
 INTACT = 0.7  # least presence of an intact object
-GONE = 1 - INTACT  # largest presence of a removed object; between the two it is neither
+GONE = 1 - INTACT  # largest presence of a removed object; in between it is neither
 
 
 def measure_presence(
     edited: np.ndarray, sample: np.ndarray, without: np.ndarray, mask: np.ndarray | None = None
 ) -> float:
-    """Presence of an object of `sample` in `edited`: 1 intact, 0 gone, may be negative. Images are (H, W, 3)
-    uint8. without: the sample without the object. mask: (H, W) bool; default: where these two differ."""
+    """Presence of an object of `sample` in `edited`: 1 intact, 0 gone, may be negative.
+
+    Images are (H, W, 3) uint8. `without` is the sample without the object. The squared error of the edit is
+    compared with that of removing the object, on the pixels of `mask` (H, W), by default those that removal
+    changes.
+    """
     if not edited.shape == sample.shape == without.shape:
         sizes = ", ".join(str(image.shape[:2]) for image in (edited, sample, without))
         raise MetricError(f"All images must have one size; these have {sizes}.")
     if mask is None:
         mask = (sample != without).any(-1)
     after, before, bare = (image.astype(np.float32) / 255 for image in (edited, sample, without))
-    gap = ((bare - before) ** 2).sum(-1)[mask].sum()  # (H, W, 3) => (H, W) => pixels of the mask
+    removal = ((bare - before) ** 2).sum(-1)[mask].sum()  # (H, W, 3) => (H, W) => pixels of the mask
     error = ((after - before) ** 2).sum(-1)[mask].sum()
-    return float(1 - error / (gap + _MIN_CONTRAST * mask.sum()))
+    return float(1 - error / (removal + _MIN_CONTRAST * mask.sum()))
 
 
 def score_obeyed(batch: Batch) -> list[Score]:
-    """1 if every object that must stay is intact and every other one gone; detail: all objects."""
+    """Obeyed: 1 if every object that must stay is intact and every other one gone, else 0."""
     scores = []
     for item in batch.items:
         edited, sample = np.asarray(item.edited), np.asarray(item.sample)  # (H, W, 3) uint8
@@ -147,37 +157,33 @@ _TABLE = f"{_MAGICBRUSH}; NeIn (CVPRW 2025), Table 3"
 _UNBOUNDED = (0.0, math.inf)
 METRICS = (  # in the order of the paper's Table 3
     Metric(
-        "l1", "L1", "per cent", "lower", (0.0, 1.0), "mean", ("edited", "target"), score_pairs(l1),
-        ("align",), _TABLE,
-    ),
+        "l1", "L1", "per cent", "lower", range=(0.0, 1.0), kind="mean", needs=("edited", "target"),
+        score=score_pairs(l1), settings=("align",), source=_TABLE),
     Metric(
-        "l2", "L2", "per cent", "lower", (0.0, 1.0), "mean", ("edited", "target"), score_pairs(l2),
-        ("align",), _TABLE,
-    ),
+        "l2", "L2", "per cent", "lower", range=(0.0, 1.0), kind="mean", needs=("edited", "target"),
+        score=score_pairs(l2), settings=("align",), source=_TABLE),
     Metric(
-        "clip_i", "CLIP-I", "per cent", "higher", (-1.0, 1.0), "mean", ("edited", "target", "clip"),
-        partial(compare_features, "clip"), ("align",), _TABLE,
-    ),
+        "clip_i", "CLIP-I", "per cent", "higher", range=(-1.0, 1.0), kind="mean",
+        needs=("edited", "target", "clip"), score=partial(compare_features, "clip"), settings=("align",),
+        source=_TABLE),
     Metric(
-        "dino", "DINO", "per cent", "higher", (-1.0, 1.0), "mean", ("edited", "target", "dino"),
-        partial(compare_features, "dino"), ("align",), _TABLE,
-    ),
+        "dino", "DINO", "per cent", "higher", range=(-1.0, 1.0), kind="mean",
+        needs=("edited", "target", "dino"), score=partial(compare_features, "dino"), settings=("align",),
+        source=_TABLE),
     Metric(
-        "fid", "FID", "raw", "lower", _UNBOUNDED, "corpus", ("edited", "target", "fid"), collect_features,
-        settings=("align", "protocol"), source="Clean-FID (arXiv:2104.11222)", corpus=compute_fid,
-    ),
+        "fid", "FID", "raw", "lower", range=_UNBOUNDED, kind="corpus", needs=("edited", "target", "fid"),
+        score=collect_features, settings=("align", "protocol"), source="Clean-FID (arXiv:2104.11222)",
+        corpus=compute_fid),
     Metric(
-        "lpips", "LPIPS", "raw", "lower", _UNBOUNDED, "mean", ("edited", "target", "lpips"), lpips,
-        settings=("align",), source="LPIPS (arXiv:1801.03924), eq. 1",
-    ),
+        "lpips", "LPIPS", "raw", "lower", range=_UNBOUNDED, kind="mean", needs=("edited", "target", "lpips"),
+        score=lpips, settings=("align",), source="LPIPS (arXiv:1801.03924), eq. 1"),
 )  # fmt: skip
 OTHER_METRICS = (  # not in that table
     Metric(
-        "clip_t", "CLIP-T", "per cent", "higher", (-1.0, 1.0), "mean", ("edited", "target", "clip"), clip_t,
-        source=_MAGICBRUSH,
-    ),
+        "clip_t", "CLIP-T", "per cent", "higher", range=(-1.0, 1.0), kind="mean",
+        needs=("edited", "target", "clip"), score=clip_t, source=_MAGICBRUSH),
     Metric(
-        "obeyed", "Obeyed (known truth)", "per cent", "higher", (0.0, 1.0), "proportion",
-        ("edited", "sample", "things"), score_obeyed, source="this project: drawn images without each object",
-    ),
+        "obeyed", "Obeyed (known truth)", "per cent", "higher", range=(0.0, 1.0), kind="proportion",
+        needs=("edited", "sample", "things"), score=score_obeyed,
+        source="this project: drawn images without each object"),
 )  # fmt: skip

@@ -1,11 +1,14 @@
-"""Plural and singular of English nouns, by inflect and spaCy, with lists of the words that both get wrong."""
+"""Tells plurals from singulars of English nouns, and forms the singular, by inflect and spaCy's lemmas.
+
+The lists hold the words that both get wrong.
+"""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from typing import Any
 
-#: Singular words that end like plurals; words in -us and -ss need no entry.
+#: Singular words that end like plurals. Words in -us and -ss need no entry: they count as singular.
 SINGULAR = frozenset(
     """gas lens canvas atlas tennis iris oasis axis basis crisis ibis mantis clematis trellis pelvis debris
     chassis thermos rhinoceros cosmos asbestos pancreas molasses mathematics physics gymnastics christmas
@@ -24,19 +27,17 @@ UNCOUNTABLE = frozenset("broccoli rice bread water grass sand snow furniture lug
 
 @lru_cache(maxsize=1)
 def engine() -> Any:
-    """inflect's engine, created once, on first use.
-
-    When it is imported, inflect lets typeguard rewrite its functions to check arguments, which takes as long
-    as the rest of a command; here it is imported without that.
-    """
+    """inflect's engine, created once, on first use."""
     import typeguard
 
-    checks = typeguard.typechecked
-    typeguard.typechecked = lambda checked: checked  # type: ignore[assignment]
+    # On import, inflect has typeguard rewrite its functions, which takes as long as the rest of a command. A
+    # decorator that changes nothing replaces typeguard's meanwhile.
+    typechecked = typeguard.typechecked
+    typeguard.typechecked = lambda function: function  # type: ignore[assignment]
     try:
         import inflect
     finally:
-        typeguard.typechecked = checks
+        typeguard.typechecked = typechecked
     return inflect.engine()
 
 
@@ -60,8 +61,9 @@ def singular(noun: str, lemma: str = "") -> str:
     """
     modifiers, _, last_word = noun.rpartition(" ")
     word = last_word.lower()
-    plural_only = word in PLURAL and not (modifiers and word == "glasses")  # "wine glasses" have a singular
+    if word in PLURAL and not (modifiers and word == "glasses"):  # "wine glasses" have a singular
+        return noun
     # A word without -s that inflect does not know as a plural ("cacti") becomes spaCy's lemma.
-    if plural_only or not (is_plural(noun) or (lemma and not word.endswith("s"))):
+    if not is_plural(noun) and (word.endswith("s") or not lemma):
         return noun
     return f"{modifiers} {lemma or engine().singular_noun(last_word)}".strip()

@@ -1,4 +1,4 @@
-"""Preprocessing of images for metrics and image encoders: resize, crop, normalization.
+"""Resizes, crops and normalizes images for metrics and image encoders.
 
 The `name` of a transform is part of fingerprints and manifests. Functions take and return (H, W, 3) uint8 RGB
 unless they say otherwise, and never change their input.
@@ -15,21 +15,15 @@ from typing import Any, TypeVar
 import numpy as np
 from PIL import Image as PilImage
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
 # Mean and standard deviation of R, G, B, for values in [0, 1].
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
-#: Pixels from which a resize takes longer than starting a thread.
-_MIN_PIXELS = 128 * 128
-
 
 def stretch(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Stretch to `size` (width, height) with PIL's bicubic, as MagicBrush's `image_eval.py` for L1 and L2."""
+    """Stretch to `size` (width, height) with PIL's bicubic, as MagicBrush's image_eval.py does for L1, L2."""
     if (image.shape[1], image.shape[0]) == size:
         return image
     return np.asarray(PilImage.fromarray(image).resize(size, PilImage.Resampling.BICUBIC))
@@ -38,8 +32,10 @@ def stretch(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 @dataclass(frozen=True)
 class ResizeCrop:
     """Resizes the shorter side to `resize` (PIL bicubic) and crops the center: (crop, crop, 3) uint8.
-    Followed by `normalize`, it gives the same values as the published torchvision transforms of OpenAI's CLIP
-    (`resize == crop`) and of DINO."""
+
+    Followed by `normalize` it gives the values of the published torchvision transforms of OpenAI's CLIP
+    (`resize == crop`) and of DINO.
+    """
 
     resize: int
     crop: int
@@ -53,13 +49,12 @@ class ResizeCrop:
     def __call__(self, image: np.ndarray) -> np.ndarray:
         height, width = image.shape[:2]
         short = min(width, height)
-        size: Any = tuple(  # (width, height) before the crop
-            self.resize if side == short else int(self.resize * side / short) for side in (width, height)
-        )
-        x0, y0 = (round((side - self.crop) / 2.0) for side in size)
-        if size == (width, height) and self.crop <= self.resize:
+        new_width = self.resize if width == short else int(self.resize * width / short)
+        new_height = self.resize if height == short else int(self.resize * height / short)
+        x0, y0 = round((new_width - self.crop) / 2.0), round((new_height - self.crop) / 2.0)
+        if (new_width, new_height) == (width, height) and self.crop <= self.resize:
             return image[y0 : y0 + self.crop, x0 : x0 + self.crop]
-        resized = PilImage.fromarray(image).resize(size, PilImage.Resampling.BICUBIC)
+        resized = PilImage.fromarray(image).resize((new_width, new_height), PilImage.Resampling.BICUBIC)
         return np.asarray(resized.crop((x0, y0, x0 + self.crop, y0 + self.crop)))
 
 
@@ -68,8 +63,8 @@ def normalize(pixels: Any, mean: Sequence[float], std: Sequence[float]) -> Any:
     import torch
 
     x = pixels.permute(0, 3, 1, 2).to(torch.float32).div(255)  # (N, 3, H, W)
-    shift, scale = (x.new_tensor(row).view(1, 3, 1, 1) for row in (mean, std))  # (1, 3, 1, 1) each
-    return x.sub(shift).div(scale).contiguous()
+    mean, std = x.new_tensor(mean).view(1, 3, 1, 1), x.new_tensor(std).view(1, 3, 1, 1)
+    return x.sub(mean).div(std).contiguous()
 
 
 @dataclass(frozen=True)
@@ -90,9 +85,17 @@ class CleanResize:
         return make_resizer("PIL", False, "bicubic", (self.size, self.size))(image)
 
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+#: Pixels from which a resize takes longer than starting a thread.
+_MIN_PIXELS = 128 * 128
+
+
 def map_images(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """Return `[function(item) for item in items]`, computed in threads for large images. items: images
-    (H, W, 3), or tuples that begin with one."""
+    """Return `[function(item) for item in items]`, computed in threads for large images.
+
+    items  Images (H, W, 3), or tuples that begin with one.
+    """
     workers = min(8, os.cpu_count() or 1, len(items))
     images: list[Any] = [item[0] if isinstance(item, tuple) else item for item in items]
     if workers < 2 or max(image.shape[0] * image.shape[1] for image in images) < _MIN_PIXELS:

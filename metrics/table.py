@@ -1,12 +1,13 @@
-"""METRICS, the table of metrics: ours in the order of the paper's Table 3, then plug-ins, each a
-`metrics.Metric` as an entry point of the group "nein.metrics" of an installed package."""
+"""Collects all metrics in the table METRICS: ours in the order of the paper's Table 3, then plug-ins.
+
+A plug-in is a `metrics.Metric` that an installed package names as an entry point of the group "nein.metrics".
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from importlib import metadata
-from typing import ClassVar
 
 from nein.metrics import images, presence
 from nein.metrics.base import MetricError
@@ -14,16 +15,14 @@ from nein.metrics.metric import Metric
 
 GROUP = "nein.metrics"
 
-_OURS = (*images.METRICS, *presence.METRICS, *images.OTHER_METRICS)
+_OURS = {m.name: m for m in (*images.METRICS, *presence.METRICS, *images.OTHER_METRICS)}
 
 
 class Table(Mapping[str, Metric]):
     """Name -> metric. Plug-ins are imported on iteration, or for a name that is not ours."""
 
-    _ours: ClassVar[dict[str, Metric]] = {metric.name: metric for metric in _OURS}
-
     def __getitem__(self, name: str) -> Metric:
-        return self._ours[name] if name in self._ours else self._all[name]
+        return _OURS[name] if name in _OURS else self._all[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._all)
@@ -33,7 +32,7 @@ class Table(Mapping[str, Metric]):
 
     @cached_property
     def _all(self) -> dict[str, Metric]:
-        metrics = dict(self._ours)
+        metrics = dict(_OURS)
         for point in sorted(metadata.entry_points(group=GROUP), key=lambda point: point.name):
             try:
                 metric = point.load()
