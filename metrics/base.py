@@ -45,8 +45,6 @@ class Score:
 
 
 # --- caches --------------------------------------------------------------------------------
-
-
 class Store(Protocol):
     """Cache of features, or of JSON objects such as a judge's replies. The caller provides it. `space` (a
     model's fingerprint) and `key` together name everything that changes the value."""
@@ -70,8 +68,6 @@ class MemoryStore:
 
 
 # --- models --------------------------------------------------------------------------------
-
-
 def fingerprint(description: dict[str, Any]) -> str:
     """Digest of a `describe()`, 20 hexadecimal digits. It ignores path, device and batch size, which change
     results by rounding at most, and the parameters that an endpoint has refused."""
@@ -91,8 +87,6 @@ class Described:
 
 
 # --- checks --------------------------------------------------------------------------------
-
-
 def check_image(image: Any) -> np.ndarray:
     """Return the image. Raises MetricError unless it is (H, W, 3) uint8 with H, W >= 1."""
     import numpy as np
@@ -121,8 +115,6 @@ def check_images(images: Sequence[Any], lists: Sequence[Any], kind: str) -> None
 
 
 # --- batches -------------------------------------------------------------------------------
-
-
 def split_chunks(items: Any, size: int) -> list[Any]:
     """Consecutive slices of at most `size` items."""
     return [items[start : start + size] for start in range(0, len(items), size)]

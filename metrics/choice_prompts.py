@@ -83,8 +83,6 @@ def write_yes_no_prompt(question: str) -> Prompt:
 
 
 # --- VLMEvalKit's wording of each model --------------------------------------------------------------
-
-
 class PromptFormat(NamedTuple):
     """VLMEvalKit's wording for a model (a key of `PROMPTS`), and its longest answer in tokens."""
 

@@ -223,8 +223,6 @@ def _yes_logprobs(answers: Sequence[Answer]) -> tuple[float | None, ...] | None:
 
 
 # --- users' functions -----------------------------------------------------------------------------
-
-
 class FunctionChoices:
     """Multiple choice by a user's function, `answer(image, question, options) -> str`, one call at a time.
 

@@ -27,9 +27,8 @@ from nein.metrics import loading
 from nein.metrics.base import Described, Images, MetricError, check_image, group_by, split_chunks
 from nein.metrics.preprocess import CleanResize, ResizeCrop, map_images, normalize
 
+
 # --- two-tower models ----------------------------------------------------------------------
-
-
 class TwoTowers(Described):
     """Base of models with one encoder for images and one for texts (a "dual": see `metrics.dual`)."""
 
@@ -140,11 +139,8 @@ class ClipEncoder(PixelEncoder, HubTowers):
         self.set_tokenizer(source.load_part(AutoTokenizer))
 
     def describe(self) -> Json:
-        return {
-            **loading.model_fields("clip", self.model, self.source),
-            "preprocess": self.preprocess.name,
-            "text": f"truncated at {self.limit} tokens",
-        }
+        about = {"preprocess": self.preprocess.name, "text": f"truncated at {self.limit} tokens"}
+        return loading.describe_model("clip", self.model, self.source, **about)
 
     def features(self, pixels: torch.Tensor) -> torch.Tensor:
         x = normalize(pixels, self.preprocess.mean, self.preprocess.std).to(self.model.dtype)  # N 3 S S
@@ -190,11 +186,9 @@ class HubDual(HubTowers):
 
     def describe(self) -> Json:
         padding, case = ("max_length", ", lower case") if self.pads_fully else (True, "")
-        return {
-            **loading.model_fields("dual", self.model, self.source),
-            "preprocess": f"{type(self.processor).__name__}, {loading.library()}",
-            "text": f"padding {padding}, at most {self.limit} tokens{case}",
-        }
+        preprocess = f"{type(self.processor).__name__}, {loading.library_version()}"
+        text = f"padding {padding}, at most {self.limit} tokens{case}"
+        return loading.describe_model("dual", self.model, self.source, preprocess=preprocess, text=text)
 
     def encode(self, images: Images) -> np.ndarray:
         checked = [check_image(image) for image in images]
@@ -225,8 +219,6 @@ def load_towers(path_or_id: str, *, batch_size: int = 32, **placement: Any) -> T
 
 
 # --- ViT, for DINO or in place of Inception ------------------------------------------------
-
-
 class ViTEncoder(PixelEncoder):
     """A `transformers.ViTModel`; the feature is the class token after the last LayerNorm.
 
@@ -246,12 +238,11 @@ class ViTEncoder(PixelEncoder):
             self.preprocess = CleanResize(size)
 
     def describe(self) -> Json:
-        name = self.preprocess.name
-        return {
-            **loading.model_fields(self.kind, self.model, self.source),
-            "preprocess": name if self.kind == "dino" else f"{name}/mean-{self.mean}/std-{self.std}",
-            "feature": "class token of last_hidden_state",
-        }
+        name, feature = self.preprocess.name, "class token of last_hidden_state"
+        preprocess = name if self.kind == "dino" else f"{name}/mean-{self.mean}/std-{self.std}"
+        return loading.describe_model(
+            self.kind, self.model, self.source, preprocess=preprocess, feature=feature
+        )
 
     def features(self, pixels: torch.Tensor) -> torch.Tensor:
         x = normalize(pixels, self.mean, self.std).to(self.model.dtype)  # N 3 S S
@@ -281,12 +272,8 @@ class InceptionEncoder(PixelEncoder):
         self.preprocess, self.width = CleanResize(299), 2048
 
     def describe(self) -> Json:
-        return {
-            **loading.model_fields("fid", self.model, self.source),
-            "class": "cleanfid.InceptionV3W",
-            "preprocess": self.preprocess.name,
-            "feature": "pool3, 2048",
-        }
+        about = {"class": "cleanfid.InceptionV3W", "preprocess": self.preprocess.name}
+        return loading.describe_model("fid", self.model, self.source, **about, feature="pool3, 2048")
 
     def features(self, pixels: torch.Tensor) -> torch.Tensor:
         return self.model(pixels.permute(0, 3, 1, 2).contiguous())  # N 3 299 299 -> N 2048
@@ -350,14 +337,14 @@ class LpipsNetwork(Described):
         self._parameter = next(module.parameters())
 
     def describe(self) -> Json:
-        return {
-            **loading.model_fields("lpips", self.module, self.source),
+        about = {
             "class": "lpips.LPIPS",
             "net": self.module.pnet_type,
             "linear_layers": bool(self.module.lpips),
             "version": self.module.version,
             "preprocess": "pixels / 127.5 - 1, at the target's size",
         }
+        return loading.describe_model("lpips", self.module, self.source, **about)
 
     def distances(self, images: Images, targets: Images) -> np.ndarray:
         """Distance of every image from its target, which has the same size: (N,) float64, >= 0."""
@@ -450,8 +437,6 @@ def lpips_origins(path_or_id: str) -> list[Need]:
 
 
 # --- sentence transformers -----------------------------------------------------------------
-
-
 class SentenceEncoder(Described):
     """A `sentence_transformers.SentenceTransformer`, without its prompts; features are not normalized. With
     "image" among its `modalities` it is a dual (`metrics.dual`)."""
@@ -464,10 +449,8 @@ class SentenceEncoder(Described):
         self.width = self.encode_text(["."]).shape[1]
 
     def describe(self) -> Json:
-        from importlib.metadata import version
-
-        library = f"sentence-transformers {version('sentence-transformers')}"
-        return {**loading.model_fields("sentence", self.model, self.source), "library": library}
+        library = loading.library_version("sentence-transformers")
+        return loading.describe_model("sentence", self.model, self.source, library=library)
 
     def encode(self, images: Images) -> np.ndarray:
         """Encode N images, (H, W, 3) uint8: (N, width) float32."""

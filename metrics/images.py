@@ -14,9 +14,8 @@ from nein.loading.errors import isolate
 from nein.metrics.base import MetricError, Score, check_image
 from nein.metrics.metric import Batch, Feature, Metric
 
+
 # --- pixels ----------------------------------------------------------------------------------------------
-
-
 def l1(image: np.ndarray, target: np.ndarray) -> float:
     """Mean absolute difference of two images (H, W, 3) uint8, 0 to 1 (MagicBrush, image_eval.py)."""
     return float(_subtract(image, target).sum() / (255 * image.size))  # summed as integers
@@ -43,8 +42,6 @@ def _subtract(image: np.ndarray, target: np.ndarray) -> np.ndarray:
 
 
 # --- features --------------------------------------------------------------------------------------------
-
-
 def compare_features(kind: str, batch: Batch) -> list[Score]:
     """CLIP-I, DINO: cosine between features of edited image and target, by the encoder `kind`."""
     return compute_cosines(batch.edited_features(kind), batch.target_features(kind))

@@ -12,7 +12,7 @@ import re
 import string
 import unicodedata
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from nein.loading.errors import choose
 from nein.metrics.base import MetricError
@@ -20,7 +20,6 @@ from nein.metrics.chat import strip_thoughts
 from nein.metrics.judges.base import paper_says_present, parse_yes_no
 
 LETTERS = string.ascii_uppercase
-Rule = Literal["fixed", "vlmevalkit"]
 #: What a choice is read from: the written answer, or the probabilities of the letters.
 SCORINGS = ("generated", "logprob")
 

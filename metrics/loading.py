@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -141,8 +142,8 @@ def hide_progress(local: bool) -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def model_fields(kind: str, model: Any, source: Source) -> Json:
-    """Entries of `describe()` that all torch models share."""
+def describe_model(kind: str, model: Any, source: Source, **fields: Any) -> Json:
+    """`describe()` of a torch model: the entries that all share, and `fields`."""
     first = next(model.parameters())
     return {
         "kind": kind,
@@ -152,6 +153,7 @@ def model_fields(kind: str, model: Any, source: Source) -> Json:
         "weights": source.digest,
         "dtype": str(getattr(model, "dtype", first.dtype)).removeprefix("torch."),
         "device": str(getattr(model, "device", first.device)),
+        **fields,
     }
 
 
@@ -167,11 +169,9 @@ def new_folder(folder: Path) -> Iterator[Path]:
         draft.rename(folder)
 
 
-def library() -> str:
-    """Version of transformers, whose image processors differ between versions."""
-    from importlib.metadata import version
-
-    return f"transformers {version('transformers')}"
+def library_version(name: str = "transformers") -> str:
+    """A library with its version: image processors differ between versions."""
+    return f"{name} {version(name)}"
 
 
 def move_inputs(model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """Loads the models of metrics by reference: image encoders, judges, multiple-choice models, rewards, duals.
 
-A *reference* names a checkpoint (folder, hub id), a served model, a plug-in or Python code
-(`nein.loading.references`). The tables, one above each function that reads it, name the loaders as
-"module:function". At the end: what a model downloads.
+A reference names a checkpoint (folder, hub id), a served model, a plug-in or Python code. The table above
+each function names the loaders as "module:function". At the end: what a model downloads.
 """
 
 from __future__ import annotations
@@ -14,17 +13,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from nein.loading import references
 from nein.loading.digests import source_digest
 from nein.loading.errors import choose
-from nein.loading.references import (
-    Need,
-    expand_user,
-    is_local,
-    is_served,
-    load_attribute,
-    locate_embedded,
-    parse_reference,
-)
 from nein.metrics.base import MetricError
 from nein.metrics.chat import endpoint
 
@@ -52,7 +43,7 @@ def load_encoder(
     dtype       "float32", "float16" or "bfloat16".
     """
     load = pkgutil.resolve_name(ENCODERS[choose("kind of encoder", kind, ENCODERS)])
-    return load(locate_embedded(path_or_id), device=device, dtype=dtype, **options)
+    return load(references.locate_embedded(path_or_id), device=device, dtype=dtype, **options)
 
 
 # --- judges --------------------------------------------------------------------------------
@@ -86,8 +77,8 @@ def load_judge(
                 BLIP: `batch_size`.
     """
     choose("kind of judge", kind, JUDGES)
-    path_or_id = locate_embedded(path_or_id)
-    reference = parse_reference(path_or_id)
+    path_or_id = references.locate_embedded(path_or_id)
+    reference = references.parse_reference(path_or_id)
     options |= {"device": device, "dtype": dtype}
     if reference.is_code:
         return load_plugin(path_or_id, kind=kind, **options)
@@ -107,7 +98,7 @@ def load_judge(
 
 def check_reference(path_or_id: str) -> None:
     """Check the reference of a judge or multiple-choice model, offline. Raises MetricError."""
-    if parse_reference(path_or_id).is_code:
+    if references.parse_reference(path_or_id).is_code:
         find_plugin(path_or_id)
     else:
         endpoint.check_chat(path_or_id)
@@ -132,7 +123,7 @@ def load_plugin(path_or_id: str, *, kind: str, **options: Any) -> Any:
                 f"'{path_or_id}' is neither a judge nor a function of {', '.join(options)} that makes one."
             ) from None
         judge = plugin(**options)
-    needed = ["fingerprint", "describe", METHODS[kind]] + (["template"] if kind == "vqa" else [])
+    needed = ["fingerprint", "describe", METHODS[kind], *(["template"] if kind == "vqa" else [])]
     if missing := [name for name in needed if not hasattr(judge, name)]:
         raise MetricError(f"'{path_or_id}' is not a judge '{kind}': it has no {', '.join(missing)}.")
     return _Plugin(judge, source_digest(plugin))
@@ -140,9 +131,9 @@ def load_plugin(path_or_id: str, *, kind: str, **options: Any) -> Any:
 
 def find_plugin(path_or_id: str) -> Any:
     """Find the object that a reference names: a judge, or a function that makes one. Raises MetricError."""
-    reference = parse_reference(path_or_id)
+    reference = references.parse_reference(path_or_id)
     if reference.kind == "attribute":
-        plugin = load_attribute(path_or_id)
+        plugin = references.load_attribute(path_or_id)
     else:
         points = {point.name: point for point in metadata.entry_points(group=GROUP)}
         if not points:
@@ -172,14 +163,13 @@ def load_choices(path_or_id: str, *, device: str = "cpu", dtype: str = "float32"
 
     path_or_id  A folder or hub id of any image-text-to-text model of transformers with a chat template, or an
                 InstructBLIP; "openai:URL#MODEL"; "file.py:function" (`metrics.choices.FunctionChoices`).
-    options     `max_new_tokens`; transformers: `batch_size` (images); endpoints: those of
-                `metrics.chat.endpoint.Endpoint`.
+    options     `max_new_tokens`; transformers: `batch_size` (images); endpoints: those of `Endpoint`.
     """
     from nein.metrics.choices import ChatChoices, make_choice_model
 
-    if parse_reference(path_or_id).kind == "attribute":
-        return make_choice_model(load_attribute(path_or_id), path_or_id.rpartition(":")[2])
-    return ChatChoices.load(locate_embedded(path_or_id), device=device, dtype=dtype, **options)
+    if references.parse_reference(path_or_id).kind == "attribute":
+        return make_choice_model(references.load_attribute(path_or_id), path_or_id.rpartition(":")[2])
+    return ChatChoices.load(references.locate_embedded(path_or_id), device=device, dtype=dtype, **options)
 
 
 # --- rewards -------------------------------------------------------------------------------
@@ -203,7 +193,7 @@ def load_reward(
     options           editscore: `passes`.
     """
     kind, model = check_reward(reference)
-    if is_served(model):
+    if references.is_served(model):
         options |= endpoint_options
     return pkgutil.resolve_name(REWARDS[kind])(model, device=device, dtype=dtype, **options)
 
@@ -215,8 +205,8 @@ def check_reward(reference: str) -> tuple[str, str]:
         forms = ", ".join(f"{name}:MODEL" for name in REWARDS)
         raise MetricError(f"'{reference}' is not a reward; expected {forms}.")
     choose("kind of reward", kind, REWARDS)
-    model = locate_embedded(model)
-    if kind != "editscore" or not expand_user(Path(model, "adapter_config.json")).is_file():
+    model = references.locate_embedded(model)
+    if kind != "editscore" or not references.expand_user(Path(model, "adapter_config.json")).is_file():
         endpoint.check_chat(model)
     return kind, model
 
@@ -240,12 +230,12 @@ def load_dual(reference: str, *, device: str = "cpu", dtype: str = "float32", ba
                "open_clip:hf-hub:OWNER/NAME", or a folder in open_clip's layout; the controls "random" and
                "constant"; "sentence:FOLDER_OR_ID", which has only `encode_text`; "file.py:object".
     """
-    reference = locate_embedded(reference)
+    reference = references.locate_embedded(reference)
     prefix = dual_prefix(reference)
-    if parse_reference(reference).kind == "attribute" and prefix is None:
+    if references.parse_reference(reference).kind == "attribute" and prefix is None:
         from nein.metrics import dual
 
-        model = load_attribute(reference)
+        model = references.load_attribute(reference)
         fingerprint = dual.fingerprint_of(model)
         return dual.make_dual(model, name=reference, fingerprint=fingerprint, batch_size=batch_size)
     if prefix is None and Path(reference, "open_clip_config.json").is_file():
@@ -270,23 +260,20 @@ ORIGINS: dict[str, str] = {
 }
 
 
-def origins(kind: str, reference: str) -> list[Need]:
-    """List the downloads of a model; none for a folder or an endpoint. Raises MetricError.
-
-    kind  Kind of an encoder or judge; "dual"; "text" (a dual of which only sentences are encoded); any other
-          word for a model in transformers' layout.
-    """
-    reference = locate_embedded(reference)
-    if is_local(reference) or parse_reference(reference).kind in REFERENCES:
+def origins(kind: str, reference: str) -> list[references.Need]:
+    """List the downloads of a model; none for a folder or an endpoint. kind: of an encoder or judge; "dual";
+    "text" (a dual that encodes sentences only); any other word: transformers' layout. Raises MetricError."""
+    reference = references.locate_embedded(reference)
+    if references.is_local(reference) or references.parse_reference(reference).kind in REFERENCES:
         return []
-    lister = ORIGINS.get(kind)
     if kind in ("dual", "text"):
-        prefix = dual_prefix(reference) or ""
-        if prefix in ("random", "constant"):
+        kind = dual_prefix(reference) or ""
+        if kind in ("random", "constant"):
             return []
-        lister, reference = ORIGINS.get(prefix), reference.removeprefix("sentence:")
+        reference = reference.removeprefix("sentence:")
+    lister = ORIGINS.get(kind)
     downloads = pkgutil.resolve_name(lister)(reference) if lister else None
     if downloads is not None:
         return downloads
-    need = Need.parse(reference)
+    need = references.Need.parse(reference)
     return [need] if need else []

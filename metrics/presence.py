@@ -36,8 +36,6 @@ _OTHER_PROTOCOL: dict[Protocol, Protocol] = {"paper": "fixed", "fixed": "paper"}
 
 
 # --- the metrics -----------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Observation:
     """One judge's replies about one edit and its unedited sample."""
@@ -290,9 +288,8 @@ METRICS = (
     _metric("retention_ovd", "Retention (OVD)", "bounded", "ovd", retention),
 )
 
+
 # --- objects that a caption names ------------------------------------------------------------------
-
-
 def caption_objects(
     captions: Sequence[str], *, protocol: Protocol = "paper", excluded: Sequence[str] | None = None
 ) -> list[list[str]]:

@@ -259,8 +259,6 @@ def _sum_by_word(first: Sequence[tuple[str, float]], top: Words) -> dict[str, fl
 
 
 # --- references ---------------------------------------------------------------------------------------------
-
-
 def split_endpoint(reference: str) -> tuple[str, str]:
     """Split `openai:URL#MODEL` into (URL, model). Raises MetricError."""
     parsed = parse_reference(reference)

@@ -50,12 +50,8 @@ class LocalChat(Chat):
 
     def describe(self) -> Json:
         template = "the model's chat template" if self._has_template else "the words alone (InstructBLIP)"
-        return {
-            **loading.model_fields("chat", self.model, self.source),
-            "library": loading.library(),
-            "preprocess": type(self.processor).__name__,
-            "template": template,
-        }
+        about = {"library": loading.library_version(), "preprocess": type(self.processor).__name__}
+        return loading.describe_model("chat", self.model, self.source, **about, template=template)
 
     def stream(self, messages: Sequence[Message], sampling: Sampling) -> Iterator[tuple[int, Completion]]:
         size = self.batch_size if sampling.temperature == 0 else 1

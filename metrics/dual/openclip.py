@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -52,15 +53,13 @@ class OpenClipDual(TwoTowers):
         self.set_properties()
 
     def describe(self) -> Json:
-        from importlib.metadata import version
-
         preprocess = getattr(self.model.visual, "preprocess_cfg", None) or {}
-        return {
-            **loading.model_fields("dual", self.model, self.source),
+        about = {
             "quick_gelu": self.quick_gelu,
             "preprocess": {k: list(v) if isinstance(v, tuple) else v for k, v in sorted(preprocess.items())},
             "library": f"open_clip {version('open_clip_torch')}",
         }
+        return loading.describe_model("dual", self.model, self.source, **about)
 
     def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
         from PIL import Image

@@ -107,8 +107,6 @@ def find_template(name: str) -> PromptTemplate:
 
 
 # --- reading yes or no ---------------------------------------------------------------------
-
-
 def paper_says_removed(answer: str) -> bool:
     """Whether the answer is exactly "No" (not "no" or "No."), as in NeIn's removal_eval.py."""
     return answer.strip() == "No"

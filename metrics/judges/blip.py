@@ -32,11 +32,9 @@ class BlipMatcher(Described):
 
     def describe(self) -> Json:
         size = self.image_processor.size
-        return {
-            **loading.model_fields("itm", self.model, self.source),
-            "library": loading.library(),
-            "preprocess": f"{type(self.image_processor).__name__}-{size['height']}x{size['width']}",
-        }
+        preprocess = f"{type(self.image_processor).__name__}-{size['height']}x{size['width']}"
+        about = {"library": loading.library_version(), "preprocess": preprocess}
+        return loading.describe_model("itm", self.model, self.source, **about)
 
     def match(self, images: Images, texts: Texts, head: Literal["itc", "itm"] = "itm") -> list[np.ndarray]:
         """Score `texts[i]` against `images[i]`, (number of texts,) float64 each.

@@ -27,10 +27,10 @@ class _Detector(Described):
     def __init__(self, model: Any, processor: Any, source: loading.Source) -> None:
         self.model, self.processor, self.source = model, processor, source
 
-    def shared_fields(self, preprocess: str) -> Json:
-        """Entries of `describe()` that all detectors share."""
-        fields = loading.model_fields("ovd", self.model, self.source)
-        return {**fields, "library": loading.library(), "preprocess": preprocess}
+    def _describe(self, **fields: str) -> Json:
+        return loading.describe_model(
+            "ovd", self.model, self.source, library=loading.library_version(), **fields
+        )
 
     def check_length(self, label: str, ids: torch.Tensor) -> None:
         """Raise MetricError for a label of more tokens, `ids` (1, tokens), than the text model can read."""
@@ -60,7 +60,7 @@ class Owlv2Detector(_Detector):
     def describe(self) -> Json:
         size = self.image_processor.size
         preprocess = f"{type(self.image_processor).__name__}-{size['height']}x{size['width']}"
-        return {**self.shared_fields(preprocess), "pad": self.pad, "backend": self.backend}
+        return self._describe(preprocess=preprocess, pad=self.pad, backend=self.backend)
 
     def detect(self, images: Images, labels: Texts, threshold: float = 0.1) -> list[dict[str, Detection]]:
         """Detect `labels[i]` in `images[i]`, (H, W, 3) uint8; boxes with a score strictly above `threshold`
@@ -184,7 +184,7 @@ class ZeroShotDetector(_Detector):
 
     def describe(self) -> Json:
         query = "lower case with a full stop" if self.is_grounded else "bare name"
-        return {**self.shared_fields(type(self.processor).__name__), "query": query}
+        return self._describe(preprocess=type(self.processor).__name__, query=query)
 
     def detect(self, images: Images, labels: Texts, threshold: float = 0.1) -> list[dict[str, Detection]]:
         """See `Owlv2Detector`."""
