@@ -22,20 +22,15 @@ MetricError = UserError  # the user can correct it; the message is one sentence
 
 @dataclass(frozen=True)
 class Score:
-    """Value of one metric for one sample.
+    """Value of one metric for one sample."""
 
-    value     In the metric's unit, never scaled by 100; None: *unscored*.
-    reason    Why it is unscored (then always set), or an explanation of the value.
-    detail    JSON-serializable evidence: raw answer, confidence, threshold, labels.
-    features  For a corpus metric: features of edited image and target, (D,) float32 each.
-    again     Whether a retry may score it: an endpoint did not answer.
-    """
-
-    value: float | None
-    reason: str = ""
-    detail: Mapping[str, Any] = field(default_factory=dict)
-    features: tuple[np.ndarray, np.ndarray] | None = None
-    again: bool = False
+    value: float | None  # in the metric's unit, never scaled by 100; None: *unscored*
+    reason: str = ""  # why it is unscored (then always set), or an explanation of the value
+    detail: Mapping[str, Any] = field(default_factory=dict)  # evidence as JSON: answer, threshold, labels
+    features: tuple[np.ndarray, np.ndarray] | None = (
+        None  # FID: of edited image and target, (D,) float32 each
+    )
+    again: bool = False  # whether a retry may score it: an endpoint did not answer
 
     def __post_init__(self) -> None:
         if self.value is None and not self.reason and self.features is None:

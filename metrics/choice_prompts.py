@@ -94,10 +94,8 @@ class PromptFormat(NamedTuple):
 #: vlmeval/vlm and vlmeval/config.py at commit 0f27427e; 256 tokens are the default of InstructBLIP's lavis.
 PROMPT_FORMATS = (
     (r"vila", PromptFormat("vlmevalkit", 2048)),
-    (
-        r"llava-?(v?1\.[56]|next-(72|110)b|interleave)|llama3-llava-next-8b-hf",
-        PromptFormat("vlmevalkit-llava", 2048),
-    ),
+    (r"llava-?(v?1\.[56]|next-(72|110)b|interleave)", PromptFormat("vlmevalkit-llava", 2048)),
+    (r"llama3-llava-next-8b-hf", PromptFormat("vlmevalkit-llava", 2048)),
     (r"internvl", PromptFormat("vlmevalkit-llava", 4096)),
     (r"molmo", PromptFormat("vlmevalkit-molmo", 200)),
     (r"qwen2-?vl", PromptFormat("vlmevalkit-qwen2-vl", 2048)),
@@ -119,7 +117,6 @@ def find_prompt_format(reference: str) -> PromptFormat:
 
 
 # --- which option does an answer without a letter mean? ----------------------------------------------
-
 _MATCHING = (
     "You are an AI assistant who will help me to match an answer with several options of a single-choice "
     "question. You are provided with a question, several options, and an answer, and you need to find which "

@@ -43,21 +43,15 @@ class ChoiceQuestion:
 
 @dataclass(frozen=True)
 class Reply:
-    """Answer to one question. Raises ValueError for log-probabilities that are not finite.
+    """Answer to one question. Raises ValueError for log-probabilities that are not finite."""
 
-    text      The written answer, stripped; None if none was requested.
-    logprobs  Per option, ln of the probability that the answer begins with its letter, or None for a letter
-              that the server did not list; None altogether if unavailable.
-    each      Answer about each option alone ("Yes", "No"), from a judge that is asked so.
-    error     Why there is no answer.
-    version   Model version that a server reports.
-    """
-
-    text: str | None = None
+    text: str | None = None  # the written answer, stripped; None if none was requested
+    # Per option, ln of the probability that the answer begins with its letter, or None for a letter that the
+    # server did not list; None altogether if unavailable.
     logprobs: tuple[float | None, ...] | None = None
-    each: tuple[str, ...] | None = None
-    error: str = ""
-    version: str = ""
+    each: tuple[str, ...] | None = None  # answer about each option alone ("Yes", "No"), if asked so
+    error: str = ""  # why there is no answer
+    version: str = ""  # model version that a server reports
 
     def __post_init__(self) -> None:
         check_finite(*self.logprobs or ())
@@ -102,7 +96,6 @@ def _explain(error: BaseException) -> str:
 
 
 # --- chat models ----------------------------------------------------------------------------------
-
 #: Requests the log-probabilities of all letters as the first token.
 _FIRST_LETTER = Words(tuple(LETTERS), logs=True)
 
@@ -124,10 +117,8 @@ class ChatChoices(ChatModel):
     def answer(self, images: Images, questions: Questions, scorings: Sequence[str]) -> list[list[Reply]]:
         check_images(images, questions, "questions")
         writes = "generated" in scorings
-        sampling = Sampling(
-            max_tokens=self.max_new_tokens if writes else 1,
-            top=_FIRST_LETTER if "logprob" in scorings else None,
-        )
+        top = _FIRST_LETTER if "logprob" in scorings else None
+        sampling = Sampling(max_tokens=self.max_new_tokens if writes else 1, top=top)
         replies: dict[tuple[int, int], Reply] = {}  # (image, question) -> reply
         for cells in self._batches(images, questions):
             messages = [self._write_message(images[i], questions[i][k].prompt) for i, k in cells]
@@ -161,7 +152,6 @@ def _make_reply(completion: Completion, options: int, writes: bool) -> Reply:
 
 
 # --- VQA judges -----------------------------------------------------------------------------------
-
 #: Way of asking a judge -> scorings it supports. "options": NeIn's yes/no question about a caption, once per
 #: option ("What is on the bed? dog"). "letters": the multiple-choice question.
 ASKINGS: dict[str, tuple[str, ...]] = {"options": SCORINGS, "letters": ("generated",)}
@@ -226,11 +216,9 @@ def _yes_logprobs(answers: Sequence[Answer]) -> tuple[float | None, ...] | None:
 class FunctionChoices:
     """Multiple choice by a user's function, `answer(image, question, options) -> str`, one call at a time.
 
-    function  Takes a `PIL.Image.Image` (RGB), the question and a list of options; returns a text that begins
-              with the letter. An exception, or another type, becomes the error of that question.
-
-    Raises MetricError for a function with other parameters.
-    """
+    It gets a `PIL.Image.Image` (RGB), the question and a list of options, and returns a text that begins with
+    the letter. An exception, or another type, becomes the error of that question. Raises MetricError for a
+    function with other parameters."""
 
     scorings = ("generated",)
     concurrent = 0
@@ -273,12 +261,10 @@ def is_choice_model(candidate: Any) -> bool:
 
 
 def make_choice_model(candidate: Any, name: str) -> Any:
-    """Multiple-choice model from a function; a model is returned unchanged. Raises MetricError."""
+    """Make a multiple-choice model from a function; a model is returned as given. Raises MetricError."""
     if is_choice_model(candidate):
         return candidate
     if not callable(candidate) or isinstance(candidate, type):
-        kind = type(candidate).__name__
-        raise MetricError(
-            f"'{name}' is of type {kind}; expected a function (image, question, options) -> text."
-        )
+        expected = "expected a function (image, question, options) -> text"
+        raise MetricError(f"'{name}' is of type {type(candidate).__name__}; {expected}.")
     return FunctionChoices(candidate, name=name, fingerprint=source_digest(candidate)[:20])

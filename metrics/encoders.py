@@ -238,11 +238,10 @@ class ViTEncoder(PixelEncoder):
             self.preprocess = CleanResize(size)
 
     def describe(self) -> Json:
-        name, feature = self.preprocess.name, "class token of last_hidden_state"
-        preprocess = name if self.kind == "dino" else f"{name}/mean-{self.mean}/std-{self.std}"
-        return loading.describe_model(
-            self.kind, self.model, self.source, preprocess=preprocess, feature=feature
-        )
+        statistics = "" if self.kind == "dino" else f"/mean-{self.mean}/std-{self.std}"
+        about = {"preprocess": f"{self.preprocess.name}{statistics}"}
+        about["feature"] = "class token of last_hidden_state"
+        return loading.describe_model(self.kind, self.model, self.source, **about)
 
     def features(self, pixels: torch.Tensor) -> torch.Tensor:
         x = normalize(pixels, self.mean, self.std).to(self.model.dtype)  # N 3 S S
@@ -257,7 +256,6 @@ def load_vit(path_or_id: str, *, batch_size: int = 32, kind: str = "dino", **pla
 
 
 # --- Inception, for FID --------------------------------------------------------------------
-
 INCEPTION_FILE = "inception-2015-12-05.pt"
 #: The file is TorchScript, a program, which clean-fid downloads and runs unchecked. k-diffusion checks the
 #: same address against this digest (crowsonkb/k-diffusion, k_diffusion/evaluation.py).
@@ -279,9 +277,7 @@ class InceptionEncoder(PixelEncoder):
         return self.model(pixels.permute(0, 3, 1, 2).contiguous())  # N 3 299 299 -> N 2048
 
 
-def load_fid(
-    path_or_id: str, *, device: str, dtype: str, batch_size: int = 32
-) -> InceptionEncoder | ViTEncoder:
+def load_fid(path_or_id: str, *, device: str, dtype: str, batch_size: int = 32) -> PixelEncoder:
     """Load clean-fid's network ("inception": from torch's cache, downloaded if missing; or its file), or a
     ViT by folder or hub id. Raises MetricError, also for any other file."""
     path = Path(path_or_id)
@@ -323,7 +319,6 @@ def fid_origins(path_or_id: str) -> list[Need] | None:
 
 
 # --- LPIPS ---------------------------------------------------------------------------------
-
 #: Trunks with published weights.
 NETS = ("alex", "vgg", "squeeze")
 
@@ -337,13 +332,9 @@ class LpipsNetwork(Described):
         self._parameter = next(module.parameters())
 
     def describe(self) -> Json:
-        about = {
-            "class": "lpips.LPIPS",
-            "net": self.module.pnet_type,
-            "linear_layers": bool(self.module.lpips),
-            "version": self.module.version,
-            "preprocess": "pixels / 127.5 - 1, at the target's size",
-        }
+        about: Json = {"class": "lpips.LPIPS", "net": self.module.pnet_type}
+        about |= {"linear_layers": bool(self.module.lpips), "version": self.module.version}
+        about["preprocess"] = "pixels / 127.5 - 1, at the target's size"
         return loading.describe_model("lpips", self.module, self.source, **about)
 
     def distances(self, images: Images, targets: Images) -> np.ndarray:
@@ -494,8 +485,6 @@ def load_sentences(path_or_id: str, *, device: str, dtype: str, batch_size: int 
         network: Any = model[0]  # the later modules pool and project
         check_tokenizer(model.tokenizer, network.auto_model.config, name)
     model.eval()
-    if is_folder:
-        source = loading.Source(path_or_id, None, folder_digest(Path(name)))
-    else:
-        source = loading.Source(path_or_id, revision, name)
+    digest = folder_digest(Path(name)) if is_folder else name
+    source = loading.Source(path_or_id, None if is_folder else revision, digest)
     return SentenceEncoder(model, source, batch_size)

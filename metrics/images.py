@@ -105,7 +105,6 @@ def compute_fid(
 
 
 # --- known objects ---------------------------------------------------------------------------------------
-
 #: Squared color difference per pixel (three channels in [0, 1]) below which an object does not stand out.
 _MIN_CONTRAST = 0.015
 INTACT = 0.7  # least presence of an intact object
@@ -115,12 +114,9 @@ GONE = 1 - INTACT  # largest presence of a removed object; in between it is neit
 def measure_presence(
     edited: np.ndarray, sample: np.ndarray, without: np.ndarray, mask: np.ndarray | None = None
 ) -> float:
-    """Presence of an object of `sample` in `edited`: 1 intact, 0 gone, may be negative.
-
-    Images are (H, W, 3) uint8. `without` is the sample without the object. The squared error of the edit is
-    compared with that of removing the object, on the pixels of `mask` (H, W), by default those that removal
-    changes.
-    """
+    """Presence of an object of `sample` in `edited`: 1 intact, 0 gone, may be negative. Compares the squared
+    error of the edit with that of the removed object (`without`: the sample without it), on the pixels of
+    `mask` (H, W), by default those that removal changes. Images are (H, W, 3) uint8."""
     if not edited.shape == sample.shape == without.shape:
         sizes = ", ".join(str(image.shape[:2]) for image in (edited, sample, without))
         raise MetricError(f"All images must have one size; these have {sizes}.")
@@ -148,7 +144,6 @@ def score_obeyed(batch: Batch) -> list[Score]:
 
 
 # --- tables of metrics -----------------------------------------------------------------------------------
-
 _MAGICBRUSH = "MagicBrush (arXiv:2306.10012), image_eval.py"
 _TABLE = f"{_MAGICBRUSH}; NeIn (CVPRW 2025), Table 3"
 _UNBOUNDED = (0.0, math.inf)

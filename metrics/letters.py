@@ -72,7 +72,6 @@ def read_verdicts(answers: Sequence[str], rule: str = "fixed") -> Letter:
 
 
 # --- the rule of VLMEvalKit ----------------------------------------------------------------
-
 #: VLMEvalKit's text for an answer that its server did not give.
 _FAILED = "Failed to obtain answer via API"
 _REFUSALS = (
@@ -110,7 +109,6 @@ def read_vlmevalkit(answer: str, options: Sequence[str | None]) -> Letter:
 
 
 # --- our own rule --------------------------------------------------------------------------
-
 _LEAD = r"(?:answer|option|choice|letter|choose|select|pick)"  # words that announce a letter
 # Borders of a single letter: no Latin letter, digit or apostrophe with a letter touches it.
 _LATIN = r"0-9A-Za-z_\u00c0-\u024f"
@@ -124,9 +122,7 @@ _FIELD = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 #: The whole text is a letter: "B", "(b).", "**B**".
-_ONLY_LETTER = re.compile(
-    r"[\s*_`\"'(\[{<$#>.:-]*(?:<[a-z_]+>\s*)?(?P<letter>[A-Za-z])[\s*_`\"')\]}>$.,:;!?]*"
-)
+_ALONE = re.compile(r"[\s*_`\"'(\[{<$#>.:-]*(?:<[a-z_]+>\s*)?(?P<letter>[A-Za-z])[\s*_`\"')\]}>$.,:;!?]*")
 
 
 def read_fixed(answer: str, options: Sequence[str]) -> Letter:
@@ -145,7 +141,7 @@ def read_fixed(answer: str, options: Sequence[str]) -> Letter:
         return Letter(None, "the answer is empty")
 
     # The whole answer is a letter, or an option's text.
-    if match := _ONLY_LETTER.fullmatch(text):
+    if match := _ALONE.fullmatch(text):
         letter = match["letter"]
         # An option whose own text is this letter: "x", or the lower-case "b".
         if letter.upper() not in letters or (letter in map(_strip, options) and letter.islower()):
@@ -157,7 +153,7 @@ def read_fixed(answer: str, options: Sequence[str]) -> Letter:
 
     # It is a sentence; first without the letters that it excludes.
     text, excludes = _remove_excluded(_remove_list(text, letters, options), letters)
-    if excludes and (match := _ONLY_LETTER.fullmatch(text.strip(" ,"))):
+    if excludes and (match := _ALONE.fullmatch(text.strip(" ,"))):
         return _make_letter(match["letter"].upper(), letters)
     result = _read_sentence(text, letters, options)
     if excludes and result.reason == "no option is named":

@@ -98,8 +98,7 @@ def load_model(
     missing weights.
 
     model_type  Required `model_type` of the configuration; None allows any.
-    options     Of `from_pretrained`; device_map "auto" or "balanced" spreads the layers over all GPUs
-                (accelerate).
+    options     Of `from_pretrained`; device_map "auto" or "balanced" spreads the layers over all GPUs.
     """
     torch_type = torch_dtype(dtype)
     device_map = options.get("device_map")

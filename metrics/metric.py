@@ -36,27 +36,19 @@ class SceneObject:
 
 @dataclass(frozen=True)
 class EditPair:
-    """One edit and its references. An image is (H, W, 3) uint8 RGB, or the reason why it is missing.
-
-    edited      The editor's output. `upright`: the same rotated by its EXIF tag, for detectors.
-    target      The ideal output (NeIn: the source image).
-    sample      The unedited image. `sample_upright`: likewise. `things`: all objects in it, if known.
-    object      Object that the instruction says is absent, e.g. "traffic light".
-    caption     Description of the target; names the objects to retain; may be empty.
-    target_key, sample_key  SHA-256 of size and pixels; computed by default.
-    """
+    """One edit and its references. An image is (H, W, 3) uint8 RGB, or the reason why it is missing."""
 
     id: str
-    edited: np.ndarray | str
-    target: np.ndarray | str = "no target image"
-    sample: np.ndarray | str = "no sample image"
-    object: str = ""
-    caption: str = ""
-    target_key: str = ""
-    sample_key: str = ""
-    things: Sequence[SceneObject] | str = "the data do not list the objects in the image"
-    upright: np.ndarray | None = None
-    sample_upright: np.ndarray | None = None
+    edited: np.ndarray | str  # the editor's output
+    target: np.ndarray | str = "no target image"  # the ideal output (NeIn: the source image)
+    sample: np.ndarray | str = "no sample image"  # the unedited image
+    object: str = ""  # that the instruction says is absent, e.g. "traffic light"
+    caption: str = ""  # of the target; names the objects to retain; may be empty
+    target_key: str = ""  # SHA-256 of size and pixels; computed by default
+    sample_key: str = ""  # likewise
+    things: Sequence[SceneObject] | str = "the data do not list the objects in the image"  # in the sample
+    upright: np.ndarray | None = None  # `edited`, rotated by its EXIF tag, for detectors
+    sample_upright: np.ndarray | None = None  # `sample`, likewise
 
     def __post_init__(self) -> None:
         for name, image in (("target_key", self.target), ("sample_key", self.sample)):
@@ -94,22 +86,20 @@ class Settings:
     protocol    "paper", as released: removed if the answer is exactly "No"; present if it is "yes" in any
                 case; objects are roots of noun chunks, repetitions kept for VQA. "fixed": the first word
                 decides, any other answer is unscored; objects are distinct nouns (`metrics.presence`).
-    threshold   A detection counts if its score is strictly above this (0.1 in the pipeline that NeIn uses).
-    article     In questions: "none" as in the released code, "a_an" as in the paper's text.
     evidence    "both": Retention also asks about the other protocol's objects and stores all replies
                 (`objects_of` in the detail), so that it can be recomputed without a judge. Same scores.
-    before      Removal also asks about the object in the unedited sample. Same scores.
-    batch_size  Images per pass through a network.
     """
 
     align: Literal["stretch", "crop"] = "stretch"
     resolution: int = 512
     protocol: Literal["paper", "fixed"] = "paper"
-    threshold: float = 0.1
-    article: Literal["none", "a_an"] = "none"
+    threshold: float = 0.1  # a detection counts strictly above it; 0.1 in the pipeline that NeIn uses
+    article: Literal["none", "a_an"] = (
+        "none"  # in questions: "none" in the released code, "a_an" in the paper
+    )
     evidence: Literal["own", "both"] = "own"
-    before: bool = False
-    batch_size: int = 32
+    before: bool = False  # Removal also asks about the object in the unedited sample; same scores
+    batch_size: int = 32  # images per pass through a network
 
     def __post_init__(self) -> None:
         choose("alignment", self.align, ("stretch", "crop"))
@@ -128,21 +118,16 @@ class Settings:
 
 @dataclass(frozen=True)
 class Batch:
-    """Edits that are scored together.
-
-    models    Kind -> model from `load_encoder` or `load_judge`.
-    names     Metrics that one pass of a judge serves, including those already scored: the last bits of an
-              answer can depend on the other questions of its batch.
-    features  Cache of target features.
-    records   Cache of judges' replies about unedited samples.
-    """
+    """Edits that are scored together."""
 
     items: Sequence[EditPair]
-    models: Mapping[str, Any] = field(default_factory=dict)
+    models: Mapping[str, Any] = field(default_factory=dict)  # kind -> from `load_encoder` or `load_judge`
     settings: Settings = field(default_factory=Settings)
+    # Metrics that one pass of a judge serves, including those already scored: the last bits of an answer can
+    # depend on the other questions of its batch.
     names: tuple[str, ...] = ()
-    features: Store = field(default_factory=MemoryStore)
-    records: Store = field(default_factory=MemoryStore)
+    features: Store = field(default_factory=MemoryStore)  # of targets
+    records: Store = field(default_factory=MemoryStore)  # judges' replies about unedited samples
     _computed: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def select(self, items: Sequence[EditPair]) -> Batch:
@@ -207,15 +192,15 @@ class Batch:
         targets, model = self.targets, self.models[kind]
         alignment = "stretch" if self.settings.align == "stretch" else f"r64-{self.settings.resolution}"
         batch_key = hashlib.sha256("\n".join(targets).encode()).hexdigest()[:16]
-        names = {key: f"{key}-{alignment}-{batch_key}" for key in targets}
-        cached = {key: self.features.get(model.fingerprint, name) for key, name in names.items()}
+        store_keys = {key: f"{key}-{alignment}-{batch_key}" for key in targets}
+        cached = {key: self.features.get(model.fingerprint, store_keys[key]) for key in targets}
         if all(row is not None and row.ndim == 1 and np.isfinite(row).all() for row in cached.values()):
             return cached
         rows = dict(zip(targets, self._encode(model.encode, list(targets.values())), strict=True))
         if any(isinstance(row, str) for row in rows.values()):
             return {key: f"the target: {row}" if isinstance(row, str) else row for key, row in rows.items()}
         for key, row in rows.items():
-            self.features.put(model.fingerprint, names[key], row)
+            self.features.put(model.fingerprint, store_keys[key], row)
         return rows
 
 
@@ -223,33 +208,25 @@ class Batch:
 class Metric:
     """One metric, an entry of `metrics.table.METRICS`.
 
-    name      Key in files and on the command line ("clip_i").
-    title     Title of its column ("CLIP-I").
-    unit      "per cent": values are shown times 100; "raw": unchanged.
-    range     Closed interval of possible values, before percentages.
-    kind      "proportion" (0 or 1 per sample), "bounded" (often at an end of `range`: its interval is that of
-              a proportion), "mean" (any other value per sample), "corpus" (no value per sample: FID).
-    needs     Images ("edited", "target", "sample", "things"), and models: a kind of `ENCODERS` or `JUDGES`,
-              or "module:function", called with `device=` for a network with `fingerprint` and `describe()`.
-    score     Batch -> one Score per item. Every item has the images in `needs`.
-    settings  Fields of `Settings` that decide its values, and so its identity in a run folder.
-    source    Paper and code that define it.
-    origins   Downloads of its "module:function" networks, for `nein fetch`.
-    corpus    For the kind "corpus": (edited features, target features, source image of every edited row, of
-              every target row) -> object with the fields of `metrics.fid.FidInterval`.
+    kind    "proportion" (0 or 1 per sample), "bounded" (often at an end of `range`: its interval is that of
+            a proportion), "mean" (any other value per sample), "corpus" (no value per sample: FID).
+    needs   Images ("edited", "target", "sample", "things"), and models: a kind of `ENCODERS` or `JUDGES`,
+            or "module:function", called with `device=` for a network with `fingerprint` and `describe()`.
+    corpus  For the kind "corpus": (edited features, target features, source image of every edited row, of
+            every target row) -> object with the fields of `metrics.fid.FidInterval`.
     """
 
-    name: str
-    title: str
-    unit: Literal["per cent", "raw"]
+    name: str  # key in files and on the command line ("clip_i")
+    title: str  # of its column ("CLIP-I")
+    unit: Literal["per cent", "raw"]  # "per cent": values are shown times 100
     better: Literal["higher", "lower"]
-    range: tuple[float, float]
+    range: tuple[float, float]  # closed interval of possible values, before percentages
     kind: Literal["mean", "bounded", "proportion", "corpus"]
     needs: tuple[str, ...]
-    score: Callable[[Batch], Sequence[Score]]
-    settings: tuple[str, ...] = ()
-    source: str = ""
-    origins: tuple[Need, ...] = ()
+    score: Callable[[Batch], Sequence[Score]]  # one Score per item; every item has the images in `needs`
+    settings: tuple[str, ...] = ()  # fields of `Settings` that decide its values
+    source: str = ""  # paper and code that define it
+    origins: tuple[Need, ...] = ()  # downloads of its "module:function" networks, for `nein fetch`
     corpus: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:

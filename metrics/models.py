@@ -20,7 +20,6 @@ from nein.metrics.base import MetricError
 from nein.metrics.chat import endpoint
 
 # --- encoders ------------------------------------------------------------------------------
-
 #: Kind of encoder -> loader.
 ENCODERS: dict[str, str] = {
     "clip": "nein.metrics.encoders:load_clip",
@@ -36,18 +35,15 @@ def load_encoder(
     """Load the network of an image metric: an object with `encode(images) -> (N, D) float32` ("lpips":
     `distances`), `fingerprint` and `describe()`. Raises MetricError for an unusable checkpoint.
 
-    kind        "clip", "dino", "lpips" or "fid".
     path_or_id  A folder in the transformers layout (safetensors), an installed package's model ("nano:clip"),
                 or a hub id, with or without `@revision`. "lpips": also "alex", "vgg", "squeeze"; "fid": also
                 "inception", the network of clean-fid.
-    dtype       "float32", "float16" or "bfloat16".
     """
     load = pkgutil.resolve_name(ENCODERS[choose("kind of encoder", kind, ENCODERS)])
     return load(references.locate_embedded(path_or_id), device=device, dtype=dtype, **options)
 
 
 # --- judges --------------------------------------------------------------------------------
-
 #: Kind -> checkpoint type (`model_type` of its config.json) -> loader; "": any other type.
 JUDGES: dict[str, dict[str, str]] = {
     "vqa": {"llava_next": "nein.metrics.judges.llava:load", "": "nein.metrics.chat.asking:ChatJudge.load"},
@@ -173,7 +169,6 @@ def load_choices(path_or_id: str, *, device: str = "cpu", dtype: str = "float32"
 
 
 # --- rewards -------------------------------------------------------------------------------
-
 #: Prefix of a reward (a judge of whole edits) -> loader.
 REWARDS: dict[str, str] = {
     "editscore": "nein.metrics.rewards:load_editscore",
@@ -185,11 +180,10 @@ def load_reward(
     reference: str, *, device: str = "cpu", dtype: str = "float32", endpoint_options: Mapping[str, Any] = {},
     **options: Any,
 ) -> Any:  # fmt: skip
-    """Load a reward (`metrics.rewards.RewardJudge`). Raises MetricError.
+    """Load a reward (`metrics.rewards`): "editscore:MODEL", EditScore's questions to an image-text model
+    (arXiv:2509.23909), or "pairwise:MODEL", any multiple-choice model. Raises MetricError.
 
-    reference         "editscore:owner/name", EditScore's questions to an image-text model (arXiv:2509.23909);
-                      "pairwise:owner/name", any multiple-choice model.
-    endpoint_options  Options of `metrics.chat.endpoint.Endpoint`, for a served model.
+    endpoint_options  Options of `Endpoint`, for a served model.
     options           editscore: `passes`.
     """
     kind, model = check_reward(reference)
@@ -212,7 +206,6 @@ def check_reward(reference: str) -> tuple[str, str]:
 
 
 # --- duals: an encoder for images and one for sentences ------------------------------------
-
 #: Prefix of a dual's reference -> loader. Without a prefix: a folder or hub id of transformers, or a folder
 #: in open_clip's layout.
 DUALS: dict[str, str] = {
@@ -251,7 +244,6 @@ def dual_prefix(reference: str) -> str | None:
 
 
 # --- downloads -----------------------------------------------------------------------------
-
 #: Kind of encoder, or prefix of a dual -> function that lists its downloads. Others download one repository.
 ORIGINS: dict[str, str] = {
     "lpips": "nein.metrics.encoders:lpips_origins",

@@ -1,7 +1,4 @@
-"""Tells plurals from singulars of English nouns, and forms the singular, by inflect and spaCy's lemmas.
-
-The lists hold the words that both get wrong.
-"""
+"""Tells plural from singular English nouns and forms the singular, by inflect and lists of its mistakes."""
 
 from __future__ import annotations
 

@@ -31,11 +31,8 @@ def stretch(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class ResizeCrop:
-    """Resizes the shorter side to `resize` (PIL bicubic) and crops the center: (crop, crop, 3) uint8.
-
-    Followed by `normalize` it gives the values of the published torchvision transforms of OpenAI's CLIP
-    (`resize == crop`) and of DINO.
-    """
+    """Resizes the shorter side to `resize` (PIL bicubic) and crops the center: (crop, crop, 3) uint8. With
+    `normalize` it equals the torchvision transforms published for CLIP (`resize == crop`) and DINO."""
 
     resize: int
     crop: int
@@ -92,10 +89,8 @@ _MIN_PIXELS = 128 * 128
 
 
 def map_images(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """Return `[function(item) for item in items]`, computed in threads for large images.
-
-    items  Images (H, W, 3), or tuples that begin with one.
-    """
+    """Return `[function(item) for item in items]`, computed in threads for large images. items: images
+    (H, W, 3), or tuples that begin with one."""
     workers = min(8, os.cpu_count() or 1, len(items))
     images: list[Any] = [item[0] if isinstance(item, tuple) else item for item in items]
     if workers < 2 or max(image.shape[0] * image.shape[1] for image in images) < _MIN_PIXELS:

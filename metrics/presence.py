@@ -14,7 +14,6 @@ In this order: the metrics, the questions to the judge, the objects that a capti
 from __future__ import annotations
 
 import hashlib
-import importlib
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -134,8 +133,6 @@ def _shorten(reply: Reply) -> Any:
 
 
 # --- questions to a judge, once for all metrics of a batch ------------------------------------------
-
-
 #: Kind of judge -> metrics that ask it about the denied object.
 _REMOVAL = {"vqa": ("removal_vqa",), "ovd": ("removal_ovd", "auc_removal")}
 
@@ -260,9 +257,10 @@ def _merge_distinct(*rows: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(word for row in rows for word in row))
 
 
-def _score_batch(
-    kind: str, score_one: Callable[[JudgedBatch, Observation], Score], batch: Batch
-) -> list[Score]:
+ScoreOne = Callable[[JudgedBatch, Observation], Score]
+
+
+def _score_batch(kind: str, score_one: ScoreOne, batch: Batch) -> list[Score]:
     """`Metric.score`: the judge `kind` is asked once for all metrics that need it."""
     judged = JudgedBatch(batch, kind)
     observations = batch.compute_once(("presence", kind), judged.observe)
@@ -271,9 +269,7 @@ def _score_batch(
 
 # Removal needs the sample, although it does not ask about it: without it the edit is not comparable, and both
 # metrics are computed in one pass over the same edits.
-def _metric(
-    name: str, title: str, kind: Any, judge: str, score_one: Callable[[JudgedBatch, Observation], Score]
-) -> Metric:
+def _metric(name: str, title: str, kind: Any, judge: str, score_one: ScoreOne) -> Metric:
     settings = ("protocol", "article" if judge == "vqa" else "threshold")
     needs, source = ("edited", "sample", judge), "NeIn (CVPRW 2025), Table 3; section 4"
     score = partial(_score_batch, judge, score_one)

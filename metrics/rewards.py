@@ -256,7 +256,6 @@ def _load_adapter(folder: Path, **options: Any) -> Chat:
 
 
 # --- the better of two edits, asked in both orders ----------------------------------------------------------
-
 OPTIONS = ("the picture in the middle", "the picture on the right")  # A, B
 QUESTION = (
     "Three pictures side by side. On the left is the original; in the middle and on the right are two edits "
@@ -265,8 +264,7 @@ QUESTION = (
 
 
 class Pairwise(RewardJudge):
-    """Picks the better of two edits with a multiple-choice model, which sees source and both edits side by
-    side in one image.
+    """Asks a multiple-choice model for the better of two edits; it sees source and edits side by side.
 
     The model is asked in both orders. The mean of ln P(first) - ln P(second) decides, in which a preference
     for a position cancels; without probabilities the letters decide, and two that disagree are no preference

@@ -58,25 +58,17 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Completion:
-    """Answer to one message.
+    """Answer to one message."""
 
-    text      Stripped, without thoughts.
-    probabilities  Word of `Sampling.top` -> probability that the answer begins with it; 0, or None for a
-              logarithm, if a server does not list it. None: not available, or the first token is a thought.
-    tokens    Number of generated tokens, without the end of the sequence; a server's own count.
-    finished  Whether the model ended it, not the token limit.
-    version   Model version that a server reports.
-    usage     Tokens by kind that a server counted (`nein.loading.service.count_tokens`).
-    error     Why there is no answer: a NoAnswer, or the model's exception.
-    """
-
-    text: str = ""
+    text: str = ""  # stripped, without thoughts
+    # Word of `Sampling.top` -> probability that the answer begins with it; 0, or None for a logarithm, if a
+    # server does not list it. None: not available, or the first token is a thought.
     probabilities: Mapping[str, float | None] | None = None
-    tokens: int | None = None
-    finished: bool = True
-    version: str = ""
-    usage: Mapping[str, int] = field(default_factory=dict)
-    error: BaseException | None = None
+    tokens: int | None = None  # number generated, without the end of the sequence; a server's own count
+    finished: bool = True  # the model ended it, not the token limit
+    version: str = ""  # model version that a server reports
+    usage: Mapping[str, int] = field(default_factory=dict)  # tokens by kind, as a server counts them
+    error: BaseException | None = None  # why there is no answer: a NoAnswer, or the model's exception
 
 
 class Chat:

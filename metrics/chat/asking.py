@@ -1,7 +1,4 @@
-"""Models that ask a chat about images: their base class `ChatModel`, and the VQA judge `ChatJudge`.
-
-`open_chat` opens the chat they ask, served or local.
-"""
+"""Models that ask a chat about images: their base class `ChatModel`, and the VQA judge `ChatJudge`."""
 
 from __future__ import annotations
 
@@ -16,11 +13,8 @@ from nein.metrics.judges.base import Answer, check_batch
 
 
 def open_chat(path_or_id: str, *, batch_size: int = 1, bare: Sequence[str] = (), **options: Any) -> Chat:
-    """Open a served or local image-text model. Raises MetricError.
-
-    batch_size, bare  For a local model: see `LocalChat` and `chat.local.load_chat`.
-    options           `device` and `dtype`; for a served model the options of `Endpoint`.
-    """
+    """Open a served or local image-text model. batch_size, bare: of a local one (`chat.local`). options:
+    `device`, `dtype`, and those of `Endpoint` for a served one. Raises MetricError."""
     if is_served(path_or_id):
         return endpoint.connect(path_or_id, **options)
     from nein.metrics.chat.local import LocalChat, load_chat

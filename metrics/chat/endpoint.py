@@ -37,12 +37,6 @@ class SilentError(UnavailableError):
 class Endpoint(Chat):
     """Chat completions of one model, one request per message.
 
-    reasoning_effort  "none", "low", ...: how much the model thinks.
-    extra_body        Further fields of every request.
-    detail            "low", "high", ...: resolution at which images are read.
-    thinking_tokens   Tokens allowed on top of an answer's limit.
-    service           Options of `Service`.
-
     A parameter that the model refuses is renamed or omitted in later requests (`adapted`). After
     `2 * concurrency + 4` unanswered requests in a row every call raises SilentError. Probabilities are those
     among the 20 likeliest first tokens. Raises MetricError for values out of range.
@@ -53,11 +47,11 @@ class Endpoint(Chat):
         url: str,
         model: str,
         *,
-        reasoning_effort: str | None = None,
-        extra_body: Mapping[str, Any] | None = None,
-        detail: str = "",
-        thinking_tokens: int = 0,
-        **service: Any,
+        reasoning_effort: str | None = None,  # "none", "low", ...: how much the model thinks
+        extra_body: Mapping[str, Any] | None = None,  # further fields of every request
+        detail: str = "",  # "low", "high", ...: resolution at which images are read
+        thinking_tokens: int = 0,  # allowed on top of an answer's limit
+        **service: Any,  # options of `Service`
     ) -> None:
         if thinking_tokens < 0:
             raise MetricError(f"thinking_tokens is {thinking_tokens}; it must be at least 0.")
@@ -295,10 +289,8 @@ def check_options(reference: str, names: Iterable[str]) -> None:
 
 
 def connect(reference: str, *, device: str = "", dtype: str = "", **options: Any) -> Endpoint:
-    """Open the endpoint `openai:URL#MODEL` and check it with a request. Raises MetricError.
-
-    device, dtype  Ignored: accepted so that served and local models load by the same call.
-    """
+    """Open `openai:URL#MODEL`, checked with a request. device and dtype, which local models take, do not
+    matter. Raises MetricError."""
     url, model = split_endpoint(reference)
     check_options(reference, [name for name in options if name != "spending"])
     endpoint = Endpoint(url, model, **options)

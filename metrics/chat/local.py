@@ -128,15 +128,13 @@ class LocalChat(Chat):
                 return dict(self.processor(images=images, text=texts, **batch))
         turns: list[Any] = []
         for message, text in zip(messages, texts, strict=True):
-            content: Any = text
-            if self._takes_images:
-                content = [
-                    {"type": "text", "text": part}
-                    if isinstance(part, str)
-                    else {"type": "image", "image": Image.fromarray(part)}
-                    for part in message.parts
-                ]
-            turns.append([{"role": "user", "content": content}])
+            content: list[Any] = []
+            for part in message.parts:
+                if isinstance(part, str):
+                    content.append({"type": "text", "text": part})
+                else:
+                    content.append({"type": "image", "image": Image.fromarray(part)})
+            turns.append([{"role": "user", "content": content if self._takes_images else text}])
         options: Json = {"add_generation_prompt": True, "tokenize": True, "return_dict": True}
         # Newer versions of transformers take the processor's arguments in one dictionary.
         takes_kwargs = "processor_kwargs" in inspect.signature(self.processor.apply_chat_template).parameters
@@ -222,11 +220,9 @@ def _check_template(processor: Any, path_or_id: str) -> None:
 def load_chat(
     path_or_id: str, *, bare: Sequence[str] = (), **options: Any
 ) -> tuple[Any, Any, loading.Source]:
-    """Load (model, processor, source) of an image-text-to-text checkpoint. Raises MetricError, also for a
-    chat template that does not take an image and a question.
-
-    bare  Model types that may lack a chat template; their prompt is the text alone.
-    """
+    """Load (model, processor, source) of an image-text-to-text checkpoint. bare: model types that may lack a
+    chat template; their prompt is the text alone. Raises MetricError, also for a template that does not take
+    an image and a question."""
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     model, source = loading.load_model(AutoModelForImageTextToText, path_or_id, **options)

@@ -61,11 +61,8 @@ def products(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
 
 # --- controls ------------------------------------------------------------------------------
 class ControlEncoder(Described):
-    """A dual encoder that knows nothing: a baseline.
-
-    name  "random": every input has a direction of its own, drawn from the SHA-256 of seed and content.
-          "constant": one direction for everything, so that all scores tie.
-    """
+    """A baseline that knows nothing. "random": every input has a direction of its own, drawn from the SHA-256
+    of seed and content; "constant": one direction for everything, so that all scores tie."""
 
     scale, bias = 1.0, 0.0
     quick_gelu = False

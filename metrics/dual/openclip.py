@@ -37,11 +37,8 @@ ACTIVATIONS = {"gelu": False, "quickgelu": True}  # name -> whether it is QuickG
 
 
 class OpenClipDual(TwoTowers):
-    """A model of open_clip with the library's own transform.
-
-    transform  PIL image -> tensor (3, S, S) float32.
-    tokenizer  List of N sentences -> tensor (N, L) int64.
-    """
+    """A model of open_clip. transform: PIL image -> tensor (3, S, S) float32; tokenizer: list of N sentences
+    -> tensor (N, L) int64."""
 
     def __init__(
         self, model: Any, transform: Any, tokenizer: Any, source: loading.Source, batch_size: int
@@ -181,10 +178,8 @@ def _read_state_dict(file: Path) -> dict[str, torch.Tensor]:
 
 
 def save_tokenizer(config: Mapping[str, Any], folder: Path, source: Path | None = None) -> None:
-    """Save the tokenizer of a text tower of transformers into a model folder.
-
-    source  Folder that has it; by default it comes from the hub.
-    """
+    """Save the tokenizer of a text tower of transformers into a model folder, from the folder `source` or the
+    hub."""
     name = config["text_cfg"].get("hf_tokenizer_name")
     if name:
         from transformers import AutoTokenizer

@@ -20,17 +20,13 @@ from nein.metrics.chat import strip_thoughts
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer of a VQA judge. Raises ValueError for a probability that is not finite.
-
-    token_count  Tokens generated, without the end of the sequence.
-    p_yes, p_no  Probability that the answer begins with "yes" or "no" (any case); None if unavailable.
-    """
+    """One answer of a VQA judge. Raises ValueError for a probability that is not finite."""
 
     text: str
-    token_count: int
-    p_yes: float | None = None
-    p_no: float | None = None
-    version: str = ""
+    token_count: int  # number of generated tokens, without the end of the sequence
+    p_yes: float | None = None  # probability that the answer begins with "yes" (any case), if available
+    p_no: float | None = None  # likewise "no"
+    version: str = ""  # model version that a server reports
 
     def __post_init__(self) -> None:
         check_finite(self.p_yes, self.p_no)
@@ -38,18 +34,12 @@ class Answer:
 
 @dataclass(frozen=True)
 class Detection:
-    """Detection of one label. Raises ValueError for numbers that are not finite.
+    """Detection of one label. Raises ValueError for numbers that are not finite."""
 
-    score  Highest score over all boxes, in [0, 1].
-    count  Number of boxes with a score above the threshold.
-    box    (x0, y0, x1, y1) of the best box, in pixels of the image, not clipped.
-    named  Highest score over the boxes whose best label this is, 0 without any; None if every label has
-           boxes of its own.
-    """
-
-    score: float
-    count: int
-    box: tuple[float, float, float, float]
+    score: float  # highest over all boxes, in [0, 1]
+    count: int  # number of boxes with a score above the threshold
+    box: tuple[float, float, float, float]  # the best: (x0, y0, x1, y1) in pixels of the image, not clipped
+    # Highest over the boxes whose best label this is, 0 without any; None: every label has its own boxes.
     named: float | None = None
 
     def __post_init__(self) -> None:
@@ -65,7 +55,6 @@ def check_batch(images: Images, strings: Texts, kind: str) -> None:
 
 
 # --- prompts -------------------------------------------------------------------------------
-
 CAPTION = 'Does the caption "{caption}" describe this image? Answer only yes or no'
 
 

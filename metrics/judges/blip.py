@@ -37,10 +37,8 @@ class BlipMatcher(Described):
         return loading.describe_model("itm", self.model, self.source, **about)
 
     def match(self, images: Images, texts: Texts, head: Literal["itc", "itm"] = "itm") -> list[np.ndarray]:
-        """Score `texts[i]` against `images[i]`, (number of texts,) float64 each.
-
-        head  "itc": cosine of the projected features, without temperature; "itm": probability of a match.
-        """
+        """Score `texts[i]` against `images[i]`, (number of texts,) float64 each. head: "itc", cosine of the
+        projected features, without temperature; "itm", probability of a match."""
         check_batch(images, texts, "texts")
         choose("head", head, ("itc", "itm"))
         fits = [np.zeros(len(row)) for row in texts]

@@ -167,7 +167,6 @@ def load_owlv2(
 
 
 # --- other detectors -----------------------------------------------------------------------
-
 #: Model types that take a phrase with a full stop, and give logits per text token.
 GROUNDED = ("grounding-dino", "mm-grounding-dino")
 

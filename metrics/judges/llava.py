@@ -42,9 +42,7 @@ class _Job(NamedTuple):
 
 class LlavaNextJudge(LocalChat, Described):
     """Judge on a `LlavaNextForConditionalGeneration`: greedy answers of at most `max_new_tokens` tokens.
-
-    batch_size  Images per pass of the prefix; twice as many questions per pass.
-    """
+    `batch_size` prefixes go through the model at once, and twice as many questions."""
 
     max_new_tokens = 10
 
