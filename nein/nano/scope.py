@@ -86,7 +86,8 @@ class Edit(Pair):
     @property
     def stays(self) -> tuple[bool, ...]:
         """Whether each thing of the scene stays."""
-        staying, _, gone = _THINGS[self.construction][2 + self.depth].partition("-")
+        _, _, *letters = _THINGS[self.construction]  # of the editor's scene, by depth
+        staying, _, gone = letters[self.depth].partition("-")
         return (True,) * (self.others + len(staying)) + (False,) * len(gone)
 
     @property
@@ -126,9 +127,8 @@ def _draw_fields(split: str, count: int, purpose: str, cells: Sequence[Cell]) ->
         thing = rng.choice([name for name in THINGS if len(LOOKS[name].colors) > 1])
         other = rng.choice([name for name in THINGS if name != thing])
         named = Named(thing, other, *rng.sample(LOOKS[thing].colors, 2))
-        letters = _THINGS[construction]
-        groups = letters[:2] if purpose == "scope" else letters[2 + depth : 3 + depth]
-        scenes = _draw_scenes(rng, named, others, groups)
+        first, second, *edit = _THINGS[construction]
+        scenes = _draw_scenes(rng, named, others, (first, second) if purpose == "scope" else (edit[depth],))
         if scenes is not None:
             total += 1
             yield construction, named, others, depth, scenes

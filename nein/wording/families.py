@@ -95,9 +95,10 @@ DENYING = ("plain", "implicit")
 MINIMAL_PAIRS = "minimal_pairs"
 #: Label of a minimal pair -> (caption, image) in `nein.statistics.two_way`: 0 for affirmed and for there.
 CELLS = {
-    f"{caption}, {image}": (row, column)
-    for row, caption in enumerate(("affirmed", "denied"))
-    for column, image in enumerate(("there", "absent"))
+    "affirmed, there": (0, 0),
+    "affirmed, absent": (0, 1),
+    "denied, there": (1, 0),
+    "denied, absent": (1, 1),
 }
 #: Families in which the right edit keeps the object.
 STAYS = frozenset([*(label for label, family in FAMILIES.items() if family.stays), "not_all"])
