@@ -20,14 +20,10 @@ SIDE = 1024  # pixels of the canvas; also requested of served models without a d
 
 
 class DrawingFunction(FunctionEditor):
-    """A function of the user, (prompt[, seed]) -> image."""
-
-    draws = True
+    draws = True  # it is called with (prompt[, seed])
 
 
 class ServedGenerator(ServedEditor):
-    """A served model, asked by `images.generate`."""
-
     path, draws = "/images/generations", True
 
 

@@ -1,14 +1,13 @@
 """Baselines of a model's accuracy, for benchmarks with questions and options: the model itself with the text
-alone (a gray image) or the image alone, and a trained reader of the texts (`nein.statistics.blind`).
-"""
+alone (a gray image) or the image alone, and a trained reader of the texts (`nein.statistics.blind`)."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -58,10 +57,9 @@ class Question(NamedTuple):
 
 
 FEWEST = 200  # questions of a file that trains a reader
-Key = TypeVar("Key", bound=Hashable)
 
 
-def read_texts(questions: Mapping[Key, Question]) -> dict[Key, float]:
+def read_texts(questions: Mapping[Any, Question]) -> dict[Any, float]:
     """Key of each question of a file -> 1 where the text reader is right, 0 where it is wrong, a share where
     several options are best; {} where the file teaches none."""
     values = _read_in_order(tuple(questions.values()))

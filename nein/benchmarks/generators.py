@@ -45,11 +45,14 @@ from nein.reporting.tables import COUNTS, Column, Row, Table, entry, p_value
 from nein.statistics import Estimate, calibration
 
 IMAGES, FORBIDDEN, WANTED = "images", "forbidden", "wanted"
-#: Role and judge, for nouns; role and "sentence", for actions and attributes, which only the VQA judge gets.
+#: Role of a thing and judge -> title. "sentence": actions and attributes, which only the VQA judge gets.
 METRICS = {
-    f"{role}_{kind}": f"{role}, {title}"
-    for kind, title in (*calibrations.KINDS.items(), ("sentence", "sentence by VQA"))
-    for role in (FORBIDDEN, WANTED)
+    "forbidden_vqa": "forbidden, VQA",
+    "wanted_vqa": "wanted, VQA",
+    "forbidden_ovd": "forbidden, OVD",
+    "wanted_ovd": "wanted, OVD",
+    "forbidden_sentence": "forbidden, sentence by VQA",
+    "wanted_sentence": "wanted, sentence by VQA",
 }
 JUDGE_OPTIONS = JudgeOptions()
 CANVAS = np.full((text_to_image.SIDE, text_to_image.SIDE, 3), 255, np.uint8)  # (H, W, 3)
@@ -63,7 +66,8 @@ class Question:
     """Is a thing in an image? Answered, a line of vqa/000/000012.jsonl.
 
     source, picture  Ids of the prompt that forbids or wants the thing, and of the image.
-    variant          The arm that it is asked for. metric: a key of `METRICS`; unanswered, a role.
+    metric           A key of `METRICS`; before the answer only the role, `FORBIDDEN` or `WANTED`.
+    variant          The arm that it is asked for.
     value            1 where an image does as its prompt says, or a thing that is not mentioned is absent.
     """
 
@@ -84,6 +88,17 @@ class Question:
             text = f'Does the caption "{text[:-1]}" describe this image?'
         return Word(text, None, OBJECT if is_noun(self.thing) else QUESTION)
 
+    def answer(self, kind: str, verdict: judges.Verdict) -> Question:
+        """The question with the verdict of a kind of judge."""
+        present, reply = verdict["verdict_fixed"], verdict["reply"]
+        should_be_there = self.metric == WANTED or self.variant == AFFIRMED
+        row = replace(self, metric=f"{self.metric}_{kind if is_noun(self.thing) else 'sentence'}")
+        if present is None:
+            row.reason = reply.get("error") or f"{reply.get('answer')!r} is neither yes nor no"
+        else:
+            row.value = float(present == should_be_there)
+        return row
+
 
 @dataclass(frozen=True)
 class PlannedImage:
@@ -97,8 +112,7 @@ class PlannedImage:
 
 
 def plan_images(prompts: Prompts, samples: int) -> list[PlannedImage]:
-    """The images of all prompts, in order, with the questions about them. Ids: `ID`, `ID-affirmed`,
-    `ID-unmentioned`, of several samples `ID_0`, `ID-affirmed_0`, ..., `ID_1`, ..."""
+    """All images with their questions. Ids: `ID`, `ID-affirmed`, `ID-unmentioned`; by sample `ID_0`, ..."""
     ends = [f"_{sample}" for sample in range(samples)] if samples > 1 else [""]
     plan: dict[tuple[int, str, str], PlannedImage] = {}  # (index of a prompt, end of its ids, arm) -> image
     for index, record in enumerate(prompts.records):
@@ -177,10 +191,7 @@ class Draw(Stage):
         for planned in self.plan[indices.start : indices.stop]:
             seed = sample_seed(self.seed, planned.sample)
             requests.append(EditRequest(planned.id, CANVAS, planned.text, seed))
-        if self.existing is None:
-            results = model.edit(requests)
-        else:
-            results = [model.read(request.id)[0] for request in requests]
+        results = [model.read(item.id)[0] for item in requests] if self.existing else model.edit(requests)
         rows = []
         for index, request, result in zip(indices, requests, results, strict=True):
             row = Drawing(request.id, request.instruction, error=result.error or "", again=result.transient)
@@ -235,17 +246,12 @@ class Judge(Stage):
         replies = iter(judges.ask(self.kind, model, arrays, words, JUDGE_OPTIONS) if readable else ())
         rows = []
         for questions, image in inputs:
-            is_asked = not isinstance(image, str)
-            verdicts = next(replies) if is_asked else [judges.make_unanswered(image)] * len(questions)
-            for question, verdict in zip(questions, verdicts, strict=True):
-                is_there, error = verdict["verdict_fixed"], verdict["reply"].get("error")
-                row = replace(question, again=is_asked and error is not None)
-                row.metric += f"_{self.kind}" if is_noun(question.thing) else "_sentence"
-                if is_there is None:
-                    row.reason = error or f"{verdict['reply'].get('answer')!r} is neither yes nor no"
-                else:
-                    row.value = float(is_there == (question.metric == WANTED or question.variant == AFFIRMED))
-                rows.append(row)
+            if isinstance(image, str):
+                rows += [question.answer(self.kind, judges.make_unanswered(image)) for question in questions]
+                continue
+            for question, verdict in zip(questions, next(replies), strict=True):
+                rows.append(question.answer(self.kind, verdict))
+                rows[-1].again = "error" in verdict["reply"]
         return {self.kind: rows}
 
     def is_valid(self, output: str, number: int, rows: list[Question]) -> bool:
@@ -263,11 +269,13 @@ def correct_shares(run: Finished, judge: calibrations.Calibration) -> Iterator[F
         if row["value"] is None:
             continue
         judged = Estimate(**{field.name: row[field.name] for field in dataclasses.fields(Estimate)})
+        variant = row["variant"]
         if row["task"] == "excess":
             variant, corrected = "more often if denied", calibration.correct_difference(judged, rates)
+        elif variant == AFFIRMED or row["metric"].startswith(WANTED):  # the share that has the thing
+            corrected = calibration.correct(judged, rates, "retention")
         else:
-            variant, is_presence = row["variant"], row["variant"] == AFFIRMED or row["metric"] == metrics[1]
-            corrected = calibration.correct(judged, rates, "retention" if is_presence else "removal")
+            corrected = calibration.correct(judged, rates, "removal")
         labels = {"task": "corrected", "model": run.name, "metric": row["metric"], "variant": variant}
         yield frames.figure(judged, unit=row["unit"], statistic="judged", **labels)
         ends = {name: getattr(corrected, name) for name in ("value", "low", "high", "refused")}
@@ -276,7 +284,6 @@ def correct_shares(run: Finished, judge: calibrations.Calibration) -> Iterator[F
 
 # --- the page ------------------------------------------------------------------------------------------
 
-_EXCESS = {"task": "excess"}
 ROWS = (Row("model", "generator"), Row("metric", "thing", METRICS))
 RESULTS = Table(
     "results",
@@ -287,8 +294,8 @@ RESULTS = Table(
         Column("asked for: present", {"task": "results", "variant": AFFIRMED}),
         Column("gap", {"task": "gap", "variant": "gap"}),
         Column("not mentioned: absent", {"task": "results", "variant": UNMENTIONED}),
-        Column("more often if denied", _EXCESS),
-        Column("p", _EXCESS, p_value()),
+        Column("more often if denied", {"task": "excess"}),
+        Column("p", {"task": "excess"}, p_value()),
         *COUNTS,
     ),
     {"task": ("results", "gap", "excess")},
@@ -417,7 +424,7 @@ class Generators(Benchmark):
         rows, findings, notes = list[Figure](), list[str](), list[str]()
         calibrated = calibrations.load(options.calibration, explicit=True)
         for run in finished:
-            notes += [note for note in _list_notes(run) if note not in notes]
+            notes += _list_notes(run)
             for judge in calibrated:
                 rows += correct_shares(run, judge) if judge.fits(run.manifest) else ()
             for row in frames.records(run.figures, task="excess")[:1]:  # by VQA, where it was asked
@@ -433,7 +440,7 @@ class Generators(Benchmark):
             samples = cards.Samples(members, measures, words=("prompts", "Generator", "Obeyed"))
             make_cards = functools.partial(_make_cards, finished, metrics)
             parts = [cards.make_browser(samples, make_cards, title="Images")]
-        return Page(self.title, "", notes, findings, parts, figures=[frames.frame(rows)])
+        return Page(self.title, "", [*dict.fromkeys(notes)], findings, parts, figures=[frames.frame(rows)])
 
 
 GENERATORS = Generators()

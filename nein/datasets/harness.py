@@ -64,9 +64,6 @@ def _by_key(questions: Iterable[Question]) -> dict[str, Question]:
     return dict(sorted({question.key: question for question in questions}.items()))
 
 
-# --- tasks ---------------------------------------------------------------------------------------------
-
-
 def write(questions: Iterable[Question], form: str, folder: Path, name: str) -> list[Path]:
     """Write the task `name` in the format `form` of FORMATS below `folder`; return its files. Raises
     UserError without a question."""

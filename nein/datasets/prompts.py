@@ -1,6 +1,6 @@
 """Reads prompts that deny something, for text-to-image models: what must be in the image, and what must not.
 
-nano          drawn: "A cat and no dog on a beach.", with both twins
+nano          120 drawn ones: "A cat and no dog on a beach.", with both twins
 FILE.csv      columns prompt, wanted, forbidden (things, separated by ";"); optional: id, and the twins
               affirmed (asks for what is forbidden) and unmentioned (does not name it)
 UniGenBench   its CSV in English; its test points say what is denied: github.com/CodeGoat24/UniGenBench, data
@@ -82,7 +82,7 @@ _DENYING = re.compile(r"\b(?:no|not|never|none|neither|nor|without)\b|n't\b|\bra
 def load(source: str) -> Prompts:
     """The prompts of "nano" or of a file. Raises UserError, with the line, for a file that cannot be read."""
     if source == "nano":
-        return Prompts([draw(index) for index in range(DRAWN_PROMPTS)], source)
+        return Prompts([draw(index) for index in range(120)], source)
     path = expand_user(source)
     if path.suffix not in (".csv", ".json"):
         raise UserError(f"'{source}' is no list of prompts; give nano, a .csv file, or SpaceVLM's .json.")
@@ -163,8 +163,7 @@ def read_denial(phrase: str) -> tuple[str, ...]:
     return (f"{_NOT.sub('', phrase).strip().rstrip('.')}.",) if is_single else ()
 
 
-DRAWN_PROMPTS = 120
-#: Forms of the prompts. w: wanted thing with its article; x: denied noun, a_x: with its article.
+#: Forms of the drawn prompts. w: wanted thing with its article; x: denied noun, a_x: with its article.
 DRAWN = ("{w} and no {x} {place}.", "{w} {place}, without {a_x}.", "There is {w} {place}. There is no {x}.")
 
 
