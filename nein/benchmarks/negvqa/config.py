@@ -14,6 +14,7 @@ from nein.loading.errors import UserError
 from nein.loading.references import Need
 from nein.metrics.letters import SCORINGS
 
+REMEDIES = ("flip", "consistent", "chain-of-thought")
 EXACT, LLM = "exact", "llm:"  # values of --matcher: VLMEvalKit's rule alone; prefix of a model
 
 
@@ -37,13 +38,7 @@ class NegvqaConfig(Evaluation, Blind):
     split: str = option("test", "split of a data set on the hub", "Data")
     columns: dict[str, str] = option({}, "renamed fields: --columns.category subset", "Data")
     questions: DrawnCount = option(640, "questions drawn for --data nano", "Data")
-    mend: Names = option(
-        [],
-        "add remedies: flip, consistent, chain-of-thought",
-        "Main",
-        among=("flip", "consistent", "chain-of-thought"),
-        what="remedy",
-    )
+    mend: Names = option([], f"add remedies: {', '.join(REMEDIES)}", "Main", among=REMEDIES, what="remedy")
     prompt: Literal["paper", "vlmevalkit"] = option(
         "paper", "question wording: the paper's, or VLMEvalKit's for each model", "Method"
     )

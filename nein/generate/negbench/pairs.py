@@ -54,7 +54,9 @@ class Verifier:
         detections = self.detector.detect(images, labels, self.threshold)  # per image: label -> box
         field = "named" if self.protocol == "paper" else "score"
         if any(getattr(box, field) is None for boxes in detections for box in boxes.values()):
-            raise UserError("--protocol paper needs labels of boxes; pass OWL-ViT or OWLv2 as --detector.")
+            raise UserError(
+                "--protocol paper needs labels of boxes; pass OWL-ViT, OWLv2, or --protocol fixed."
+            )
         detected = []
         for row, texts, boxes in zip(names, labels, detections, strict=True):
             scores = [getattr(boxes[label], field) for label in texts]
