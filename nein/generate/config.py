@@ -124,7 +124,6 @@ class NegbenchConfig(Preset, Limit, Seed, RuntimeOptions, Output):
     detector: str = option("nano:owlv2", "OWL-ViT or OWLv2: nano:NAME, hub id or folder", "Concepts")
     query: str = option("{object}", "detector prompt", "Concepts")
     threshold: UnitInterval = option(0.1, "detection threshold", "Concepts")
-
     validate: bool = option(False, "drop images whose object lists --llm.model rejects", "Concepts")
 
     wording: Literal["code", "paper"] = option("code", "MCQ verb: features, or includes", "Sentences")
@@ -183,9 +182,11 @@ class NegbenchConfig(Preset, Limit, Seed, RuntimeOptions, Output):
         lists = {"captions": "captions", "voc": "instances", "chexpert": "instances", "ham10000": "instances"}
         lists["coco"] = "captions" if asks_llm else "instances"
         name = lists.get(self.source, "")
-        from_text = self.maker_for("text")
-        pairs, without_captions = self.source == "pairs", self.source == "voc" or self.medical
-        photographs = self.form == "evaluation" and self.thing == "image" and not self.medical
+        from_text, pairs = self.maker_for("text"), self.source == "pairs"
+        no_maker = pairs and not (from_text or self.maker_for("editor"))
+        no_instances = pairs and self.captions and not self.instances
+        without_captions = self.source == "voc" or self.medical
+        is_photo = self.form == "evaluation" and self.thing == "image" and not self.medical
         is_other_query = "{object}" not in self.query or set("{}") & set(self.query.replace("{object}", ""))
         refused = {
             f"{source} needs --{name}; see nein negbench generate --help.": name and not getattr(self, name),
@@ -193,14 +194,10 @@ class NegbenchConfig(Preset, Limit, Seed, RuntimeOptions, Output):
             f"{source} has no captions; use --concepts annotations.": without_captions and asks_llm,
             f"{source} is for evaluation; use --form evaluation.": self.medical and self.form == "training",
             f"--query is '{self.query}'; it must contain {{object}} and no other braces.": is_other_query,
-            f"--maker is '{self.maker}'; it must be editor:NAME or text:ID.": pairs
-            and not (from_text or self.maker_for("editor")),
+            f"--maker is '{self.maker}'; it must be editor:NAME or text:ID.": no_maker,
             "--maker text:ID draws scenes of its own; leave out --captions.": from_text and self.captions,
-            f"{source} with --captions also needs --instances.": pairs
-            and self.captions
-            and not self.instances,
-            "--mcq files is for evaluation questions on photographs.": self.mcq == "files"
-            and not photographs,
+            f"{source} with --captions also needs --instances.": no_instances,
+            "--mcq files is for evaluation questions on photographs.": self.mcq == "files" and not is_photo,
             "--affneg needs --paraphrase.": self.affneg and not self.paraphrase,
         }
         for sentence, is_wrong in refused.items():

@@ -61,12 +61,9 @@ class Maker:
 
     def identity(self, device: str) -> Row:
         """Everything that decides the rows, for the manifest."""
-        return {
-            **{name: getattr(self.config, name) for name in self.decides.split()},
-            "listing": self.listing.sha256(),
-            "device": device.partition(":")[0],
-            "image_rule": images.RULE,
-        }
+        options = {name: getattr(self.config, name) for name in self.decides.split()}
+        facts = {"listing": self.listing.sha256(), "device": device.partition(":")[0]}
+        return {**options, **facts, "image_rule": images.RULE}
 
     @property
     def blocks(self) -> Blocks:
@@ -147,12 +144,9 @@ def _make_steps(maker_type: Callable[[Any], Maker], config: Any, device: str) ->
 def llm_identity(options: LlmOptions) -> Row:
     """Everything besides the prompt that decides an answer; the address of a served model does not."""
     model = str(options.model)
-    keys = ("temperature", "max_tokens", "attempts", "dtype")
-    return {
-        "model": model.rpartition("#")[2] if is_served(model) else model,
-        **{key: getattr(options, key) for key in keys},
-        **options.thinking,
-    }
+    name = model.rpartition("#")[2] if is_served(model) else model
+    settings = {key: getattr(options, key) for key in ("temperature", "max_tokens", "attempts", "dtype")}
+    return {"model": name, **settings, **options.thinking}
 
 
 # --- parts of summaries and cards ----------------------------------------------------------------

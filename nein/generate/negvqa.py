@@ -49,22 +49,16 @@ NEGATED_FIELD = "negated_question"  # in drawn questions alone
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One multiple-choice question.
-
-    picture  Path of the image; None if the record names none.
-    options  Texts of A, B, ...; `right` is the index of the right one.
-    problem  Why the record cannot be used; "" if it can.
-    negated  The negation of a drawn question; "" for others.
-    """
+    """One multiple-choice question."""
 
     id: str
     subset: str
-    picture: Path | None
+    picture: Path | None  # path of the image; None if the record names none
     question: str
-    options: tuple[str, ...]
-    right: int
-    problem: str = ""
-    negated: str = ""
+    options: tuple[str, ...]  # texts of A, B, ...
+    right: int  # index of the right option
+    problem: str = ""  # why the record cannot be used; "" if it can
+    negated: str = ""  # negation of a drawn question; "" for others
 
     @property
     def answer(self) -> str:

@@ -43,11 +43,8 @@ IMAGE_SIDE = 320  # pixels of the longer side, enough to read text in an image
 
 
 def write_sheet(path: Path, rows: Sequence[Row], *, population: int, negator: str) -> None:
-    """Writes the sheet of `rows` of questions.jsonl; their images are relative to the folder of `path`.
-
-    population  How many conversions the rows were drawn from.
-    negator     The model that negated the questions.
-    """
+    """Writes the sheet of some rows of questions.jsonl, whose images are relative to the folder of `path`.
+    population: how many conversions they were drawn from; negator: the model."""
     drawn = f"{len(rows)} random items out of {population} (negated by: {negator})."
     items = []
     for row in rows:

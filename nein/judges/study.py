@@ -49,16 +49,11 @@ class StudyItem:
 
 @dataclass
 class StudyPlan:
-    """The content of `PLAN`.
+    """The content of study.json."""
 
-    drawn   Seed, items, shared, gold and raters of the command: the options that decide the items.
-    sheets  The names of the pages, which labels repeat.
-    items   Key on the pages -> item.
-    """
-
-    drawn: list[int]
-    sheets: list[str]
-    items: dict[str, StudyItem]
+    drawn: list[int]  # options that decide the items: seed, items, shared, gold, raters
+    sheets: list[str]  # names of the pages, which labels repeat
+    items: dict[str, StudyItem]  # by their key on the pages
 
 
 def run(options: StudyConfig) -> str:

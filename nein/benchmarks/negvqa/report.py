@@ -103,10 +103,8 @@ def _notes(finished: Sequence[Finished]) -> list[str]:
         notes.append("These are not NegVQA's own questions: no number here is comparable with its Table 1.")
     for run in finished:
         if run.manifest["identity"].get("asking") == "options":
-            notes.append(
-                f"{run.name}: the judge answers yes or no to one option at a time; 'generated' is the only "
-                "option with a yes, 'logprob' the one with the likelier yes."
-            )
+            asked = "the judge answers yes or no to one option at a time; 'generated' is the only option with"
+            notes.append(f"{run.name}: {asked} a yes, 'logprob' the one with the likelier yes.")
     return notes
 
 
@@ -157,10 +155,7 @@ def make_cards(
     finished: Sequence[Finished], items: Sequence[Item], limit: int, headlines: Mapping[str, str]
 ) -> Iterator[cards.Card]:
     """A card per question of the first model, in data order; `limit` random ones if there are more.
-
-    items      The questions with their images, if the data are at hand.
-    headlines  Model -> the scoring that makes an answer right or wrong.
-    """
+    items: with their images, if the data are at hand; headlines: model -> the scoring that decides."""
     rows: dict[str, dict[str, Answer]] = {}  # id -> variant -> answer
     for row in select_rows(finished[0].folder, ANSWERS):
         rows.setdefault(row.id, {})[row.variant] = row

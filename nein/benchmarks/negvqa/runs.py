@@ -193,14 +193,13 @@ class _RunMaker:
             stages.append(Matching(folder=folder, blocks=blocks, model=model))
             digests = references.digest_models({"matcher": config.matching})
             outputs = {MATCHES: {"matcher": references.identify(config.matching), **digests}}
-        data_facts: dict[str, Any] = {"sha256": data.sha256, "questions": len(data.items)}
-        data_facts["subsets"] = Counter(item.subset for item in data.items)
+        subsets = Counter(item.subset for item in data.items)
         facts = {
             "reference": reference,
             "protocol": config.protocol,
             "scoring": [name for name in config.scoring if name in identity["scoring"]],
             "matcher": config.matcher,
-            "data": {**data.origin, **data_facts},
+            "data": {**data.origin, "sha256": data.sha256, "questions": len(data.items), "subsets": subsets},
             "limit": len(blocks.indices),
         }
         identity = {**identity, "data": data.sha256, **runner.machine_identity(config, self.device)}

@@ -59,10 +59,7 @@ table = functools.partial(ScoreTable.from_rows, details=DETAILS)
 def score_answers(
     answers: Iterable[Answer], scorings: Sequence[str], matches: Iterable[Match] = ()
 ) -> Iterator[Row]:
-    """A row per answer, scoring and protocol: `letter`, `value` (1.0, 0.0, None: unscored) and `reason`.
-
-    matches  The letters that the matcher found in answers without one.
-    """
+    """A row per answer, scoring and protocol: `letter`, `value` (1.0, 0.0, None: unscored) and `reason`."""
     by_question = {(match.id, match.variant): match for match in matches}
     for row in answers:
         copied = ("id", "variant", "subset", "category", "source", "answer")

@@ -17,7 +17,6 @@ from nein.reporting.tables import Column, Row, Table
 ORDER = (*CATEGORIES, OTHER, AVERAGE)
 #: Outcome of a pair -> its name on the page.
 OUTCOME_TITLES = {name: name.replace("_", " ") for name in OUTCOMES} | {"both": "both right"}
-#: Notes on protocols and on intervals.
 _PROTOCOL_NOTES = {
     "fixed": "Over all questions of a category; answers without a readable letter are unscored.",
     "paper": "As published: a category is the unweighted mean of its subsets, letters are read by "
@@ -32,7 +31,6 @@ _INTERVAL_NOTES = {
 
 # --- tables ----------------------------------------------------------------------------------------
 
-# Rows and columns that several tables have.
 _NAME = (Row("model"), Row("scoring"))
 _CATEGORY, _QUESTIONS = Row("category", names=TITLES), Row("variant", "questions")
 _SOURCE = Row("source", "figures", {"printed": "printed", "here": "measured here"})

@@ -68,10 +68,7 @@ class Answerer:
 
 @dataclass(kw_only=True)
 class Questioning(Stage):
-    """Asks a model every question of a block in every form, in this order.
-
-    hide_nan  Omit options that pandas reads as missing values, as the paper does.
-    """
+    """Asks a model every question of a block in every form, in this order."""
 
     name: str
     blocks: Blocks
@@ -79,7 +76,7 @@ class Questioning(Stage):
     items: Sequence[Item]
     forms: Sequence[QuestionForm]
     answerer: Answerer
-    hide_nan: bool
+    hide_nan: bool  # omit options that pandas reads as missing values, as the paper does
     invalidates: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -204,10 +204,7 @@ class NegbenchFolder(BuildFolder):
 
 
 class NegbenchMaker(Maker):
-    """Makes data in NegBench's layout.
-
-    dataset  Folder of the files; root: see `image_root`; media: reads images by their path.
-    """
+    """Makes data in NegBench's layout."""
 
     config: NegbenchConfig
     folder_type = NegbenchFolder
@@ -233,7 +230,7 @@ class NegbenchMaker(Maker):
             stages.Paraphrase: config.paraphrase,
         }
         self.stages = [stage for stage, is_enabled in enabled.items() if is_enabled]
-        self.dataset = self.folder.path / "dataset"
+        self.dataset = self.folder.path / "dataset"  # folder of the files
         self.root = image_root(config)
         self.media: Media = Drawn(drawn.draw_image) if self.root is None else Files(self.root)
         self.listing = load_images(config)
@@ -259,9 +256,9 @@ class NegbenchMaker(Maker):
         lines += maker.list_losses("noted", facts["dropped"])
         lines += maker.list_losses("refused", facts["refused_paraphrases"])
         lines.append(f"Data set: {self.dataset}")
-        root = self.root
-        if root is not None and self.config.source != "pairs":
-            lines.append(f"Image paths are relative to '{root}': evaluate with --image-root {root}.")
+        if self.root is not None and self.config.source != "pairs":
+            option = f"--image-root {self.root}"
+            lines.append(f"Image paths are relative to '{self.root}': evaluate with {option}.")
         return "\n".join(lines) + "\n", {"facts": facts}
 
     def write(self) -> Row:

@@ -71,11 +71,9 @@ MAX_NAME_WORDS = 4  # of an object's name
 def extract(
     client: Client, images: Sequence[Concepts], seed: int, *, count: int, thing: str, protocol: Protocol
 ) -> list[Concepts]:
-    """Adds the present and `count` absent objects of every image's captions; of a video also actions.
-
-    Under "fixed" a present object that no caption mentions is dropped, and an absent one that a caption does;
-    both are noted. An image whose answer cannot be used gets a problem, and keeps its place.
-    """
+    """Adds the present and `count` absent objects of every image's captions; of a video also actions. Under
+    "fixed" a present object that no caption mentions is dropped and noted, and an absent one that a caption
+    does."""
     medium, targets, form, unwanted = PROMPT_WORDS[thing]
     usable = [image for image in images if not image.problem]
     requests = []
@@ -194,9 +192,8 @@ def paraphrase(
 ) -> list[tuple[str | None, str]]:
     """(sentence in other words, "") or (None, why there is none) for every sentence.
 
-    Under "fixed" a sentence that loses an object or changes its polarity is refused and drawn again, as often
-    as the client's `attempts` say; with `keep_order`, and of training captions always, so is one that changes
-    what comes first. If the model gave no answer at all, another seed is not tried.
+    Under "fixed" a sentence that loses an object, changes its polarity or (with `keep_order`, and of training
+    captions always) what comes first is refused and drawn again, up to the client's `attempts`.
     """
     results: dict[str, tuple[str | None, str]] = {}  # sentence id -> (paraphrase, why there is none)
     pending = list(sentences)

@@ -29,7 +29,7 @@ from nein.models import editor_choice, llm, references
 
 # --- stages --------------------------------------------------------------------------------------
 class NegbenchStage(ShardStage):
-    """A stage of a language model, or of another that it loads. Failed requests remake the shard."""
+    """A stage of a language model, or of another that it loads. Requests without an answer are repeated."""
 
     kind = "llm"
 

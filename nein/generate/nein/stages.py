@@ -38,16 +38,12 @@ from nein.wording import families
 # --- the sources ---------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Source:
-    """An image with captions.
+    """An image with captions."""
 
-    id       `COCO_<12 digits>` for a file of COCO, else the file's stem.
-    problem  Why the image cannot be used, as far as the list tells; "" if it can.
-    """
-
-    id: str
+    id: str  # `COCO_<12 digits>` for a file of COCO, else the file's stem
     path: Path
     captions: tuple[str, ...]
-    problem: str = ""
+    problem: str = ""  # why the image cannot be used, as far as the list tells; "" if it can
 
 
 def load_sources(config: BuildConfig) -> Listing[Source]:
@@ -217,11 +213,8 @@ def draw_categories(objects: Sequence[str], config: BuildConfig, source_id: str)
 
 
 def make_record(source: Source, cosines: np.ndarray, objects: Sequence[str], config: BuildConfig) -> Row:
-    """The record of one image: every sampled object with its fate, the candidates, and the empty slots.
-
-    Those of the `queried` categories whose cosine is below `absent_below` count as absent, and the `kept`
-    lowest become one candidate each, the i-th with the i-th caption.
-    """
+    """The record of one image: the sampled categories with their fates, candidates and empty slots. Those
+    whose cosine is below `absent_below` count as absent; the `kept` lowest become a candidate each."""
     categories = draw_categories(objects, config, source.id)
     below = [(float(c), k) for k, c in enumerate(cosines) if float(c) < config.absent_below]
     absent = [categories[k] for _, k in sorted(below)]  # equal ones in the order asked
