@@ -3,7 +3,7 @@ from collections import Counter
 import pytest
 
 from nein.datasets.negbench import drawn, records, sentences
-from nein.datasets.negbench.polarity import find_change, polarity
+from nein.datasets.negbench.polarity import find_change, find_polarity
 from nein.datasets.negbench.records import AFFIRMATION, HYBRID, NEGATION, TEMPLATES
 from nein.datasets.negbench.sentences import Concepts, Rules, add_negatives
 from nein.generate.negbench.language import parse_option
@@ -242,7 +242,7 @@ SAID = {
 
 @pytest.mark.parametrize("sentence", SAID)
 def test_what_a_sentence_says_of_an_object(sentence):
-    assert {noun: polarity(sentence, noun) for noun in SAID[sentence]} == SAID[sentence]
+    assert {noun: find_polarity(sentence, noun) for noun in SAID[sentence]} == SAID[sentence]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Everything that decides an evaluation on NegBench; the paper's values are in `configs/negbench/`."""
+"""The options of `nein negbench eval`, `analyse` and `convert`; the paper's values: `configs/negbench/`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from nein.loading.references import Need
 
 @dataclass(kw_only=True)
 class EvalConfig(Evaluation, Seed, Blind):
+    """What decides an evaluation: models, data sets and tasks, protocol."""
+
     presets = "negbench/eval-"
     default_out = "runs/negbench-PRESET"
     counted = "pictures (retrieval) or questions of a task"
@@ -74,7 +76,8 @@ class EvalConfig(Evaluation, Seed, Blind):
         from nein.models import needs
         from nein.models.references import JUDGE
 
-        judged = any(part.judged for row in map(ROWS.get, self.datasets) if row for part in row.parts)
+        rows = [ROWS[name] for name in self.datasets if name in ROWS]
+        judged = any(part.judged for row in rows for part in row.parts)
         return [
             *(need for name in self.model for need in models.needs(name)),
             *(need for name in self.vlm for need in needs.model_needs("vqa", name.removeprefix(JUDGE))),
@@ -112,7 +115,7 @@ class AnalyseConfig(OnDevice, Threads):
         return [need for name in self.model for need in models.needs(name)]
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Those of --objects. Raises UserError."""
+        """The pairs of objects of --objects. Raises UserError."""
         pairs = []
         for item in self.objects:
             a, _, b = (part.strip() for part in item.partition("/"))
@@ -129,8 +132,8 @@ class AnalyseConfig(OnDevice, Threads):
 
 @dataclass(kw_only=True)
 class ConvertConfig(Options):
-    """Which file, what it is, and where to: a PyTorch pickle becomes a folder of safetensors, once. It is
-    read with `weights_only=True`, which builds tensors and runs nothing else of the file."""
+    """Converts a checkpoint, a PyTorch pickle, to a folder of safetensors. The pickle is read with
+    `weights_only=True`, which builds tensors and runs nothing else of the file."""
 
     epilog = "Then: nein negbench eval --model FOLDER, or --model negclip=FOLDER for that model's name."
 

@@ -1,5 +1,7 @@
-"""Other tests of negation (`registry.ROWS`) as questions of NegBench's form. SugarCrepe and NaturalBench give
-only items in which `polarity.denies` finds a denying word."""
+"""Reads other published tests of negation (`registry.ROWS`) as questions in NegBench's form: captions to
+choose from, questions, pairs of images; and SimpleNeg's captions. `READERS` names the readers.
+
+Of SugarCrepe and NaturalBench only items with a denying word count (`polarity.denies`)."""
 
 from __future__ import annotations
 
@@ -23,17 +25,11 @@ from nein.wording import families
 from nein.wording.families import DEPTH, OTHERS
 
 YES, NO = "Yes", "No"
-#: Questions that have to be answered right together: the names of the scores.
+ANSWERS = (Option(YES), Option(NO))
+#: Scores of questions that have to be answered right together: of pairs compared, of pairs asked, of BEAF.
 TEXT, IMAGE, GROUP = "text", "image", "group"
 ONE_QUESTION, ONE_IMAGE, ALL_FOUR = "a question, both pictures", "a picture, both questions", "all four"
 REMOVED, KEPT = "thing removed", "thing kept"
-EVALUATED = 40_000  # of CC-Neg: its last ones (src/configs/__init__.py of the released code)
-VALID = 2  # of VALSE's three annotators
-SUFFIXES = ("Please answer Yes or No.", "Please output the letter corresponding to the correct option.")
-_LETTERED = re.compile(r"(?s)(.*?)\s*\nOption:\s*A:(.*?)[;.]? B:(.*?)[;.]?\s*")
-_BEAF_ASKED = re.compile(r"Is there (an? .+) in the image\?")
-_BEAF = record({"id": int, "image": str, "question": str, "orig_img": bool, "removed_q": bool, "gt": str})
-_PAIR = {"image_0": str, "image_1": str, "caption_0": str, "caption_1": str}
 
 
 def read(reader: str, path: Path, protocol: str) -> tuple[Question, ...]:
@@ -52,64 +48,65 @@ def read(reader: str, path: Path, protocol: str) -> tuple[Question, ...]:
 
 @dataclass(frozen=True)
 class Pair:
-    """captions[k] is true of images[k], and false of the other. Asked as four questions, either way."""
+    """Two captions and two images: captions[k] is true of images[k] alone. It makes four questions."""
 
     name: str
     images: tuple[str, str]
     captions: tuple[str, str]
     source: str = ""  # what resampling treats as one unit; "": these two images
-    groups: tuple[Group, ...] = ()  # further scores that the four questions are right together for
-    difficulty: tuple[tuple[str, int], ...] = ()
-    denies: tuple[bool, bool] | None = None  # which captions have a denying word; None: by the English rule
+    groups: tuple[Group, ...] = ()  # further groups of the four questions
+    difficulty: tuple[tuple[str, int], ...] = ()  # (axis, level)
+    denies: tuple[bool, bool] | None = None  # which captions deny; None: by `polarity.denies`
 
     def build_comparisons(self) -> Iterator[Question]:
         """Asks which caption fits each image, and which image fits each caption."""
-        captions = self._options
+        captions = self._caption_options
         for k, image in enumerate(self.images):
+            template = captions[k].template
             images = tuple(replace(captions[k], image=name) for name in self.images)
             for score, options in ((TEXT, captions), (IMAGE, images)):
-                groups = (score, self.name, 2), (GROUP, self.name, 4)
-                yield self._question(f"{score}{k}", image, options, k, captions[k].template, groups)
+                question = Question(f"{self.name}/{score}{k}", image, options, k, template)
+                yield self._add_facts(question, (score, self.name, 2), (GROUP, self.name, 4))
 
     def build_questions(self) -> Iterator[Question]:
         """Asks of both captions whether they are true of either image."""
-        for k, caption in enumerate(self._options):
+        for k, caption in enumerate(self._caption_options):
             for m, image in enumerate(self.images):
-                groups = name_groups(self.name, k, m)
-                question = self._question(f"q{k}i{m}", image, ANSWERS, int(k != m), caption.template, groups)
-                yield replace(question, asked=f"Is it true of the picture? {caption.text}")
+                question = Question(f"{self.name}/q{k}i{m}", image, ANSWERS, int(k != m), caption.template)
+                question = replace(question, asked=f"Is it true of the picture? {caption.text}")
+                yield self._add_facts(question, *make_groups(self.name, k, m))
 
     @property
-    def _options(self) -> tuple[Option, ...]:
-        denying = self.denies or map(denies, self.captions)
-        kinds = [NEGATION if negated else AFFIRMATION for negated in denying]
-        return tuple(map(Option, self.captions, kinds))
+    def _caption_options(self) -> tuple[Option, ...]:
+        are_denying = self.denies or map(denies, self.captions)
+        templates = [NEGATION if is_denying else AFFIRMATION for is_denying in are_denying]
+        return tuple(map(Option, self.captions, templates))
 
-    def _question(
-        self, name: str, image: str, options: Any, correct: int, kind: Any, groups: Any
-    ) -> Question:
-        source, groups = self.source or " ".join(self.images), (*groups, *self.groups)
-        question = Question(f"{self.name}/{name}", image, options, correct, kind, source=source)
-        return replace(question, groups=groups, difficulty=self.difficulty)
+    def _add_facts(self, question: Question, *groups: Group) -> Question:
+        source = self.source or " ".join(self.images)
+        return replace(question, source=source, groups=(*groups, *self.groups), difficulty=self.difficulty)
 
 
-ANSWERS = (Option(YES), Option(NO))
-
-
-def name_groups(name: str, question: int, image: int) -> tuple[Group, ...]:
+def make_groups(name: str, question: int, image: int) -> tuple[Group, ...]:
+    """The groups of one of the four questions of a pair: two questions about two images."""
     pairs = (ONE_QUESTION, f"{name}/q{question}", 2), (ONE_IMAGE, f"{name}/i{image}", 2)
     return *pairs, (ALL_FOUR, name, 4)
 
 
-# --- captions to choose from -------------------------------------------------------------------
+# --- captions to choose from: a reader yields the questions of a file -------------------------------
+
+VALID = 2  # of VALSE's three annotators
 
 
 def valse(path: Path, protocol: str) -> Iterator[Question]:
     """VALSE, existence: the 505 of 534 items with a caption that two of three annotators called true."""
     item_type = record({"image_file": str, "caption": str, "foil": str, "mturk": record({"caption": int})})
-    for name, item in _items(path, dict, item_type):
+    for name, item in _iter_items(path, dict, item_type):
         if item["mturk"]["caption"] >= VALID:
-            yield _two_captions(name, item["image_file"], item["caption"], item["foil"])
+            yield _make_choice(name, item["image_file"], item["caption"], item["foil"])
+
+
+EVALUATED = 40_000  # of CC-Neg: its last ones (src/configs/__init__.py of the released code)
 
 
 def cc_neg(path: Path, protocol: str) -> Iterator[Question]:
@@ -119,8 +116,8 @@ def cc_neg(path: Path, protocol: str) -> Iterator[Question]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, OSError, EOFError, KeyError, ValueError) as error:
-        why = first_line(error)
-        raise UserError(f"'{path}' is not plain data ({why}); code in it is never run.") from None
+        reason = first_line(error)
+        raise UserError(f"'{path}' is not plain data ({reason}); code in it is never run.") from None
     note: Any = record({"json": record({"caption": str}), "sop_data": record({"negative-prompt": str})})
     notes_type = list[note]
     atomic.parse(content, record({"image_paths": list[str], "annotations": notes_type}), f"'{path}'")
@@ -133,17 +130,17 @@ def cc_neg(path: Path, protocol: str) -> Iterator[Question]:
 
 
 def sugarcrepe(path: Path, protocol: str) -> Iterator[Question]:
-    """SugarCrepe: items in which just one of the two captions denies."""
+    """SugarCrepe: the items in which just one of the two captions denies."""
     item_type = record({"filename": str, "caption": str, "negative_caption": str})
-    for name, item in _items(path, dict, item_type):
+    for name, item in _iter_items(path, dict, item_type):
         if denies(item["caption"]) != denies(item["negative_caption"]):
-            yield _two_captions(name, item["filename"], item["caption"], item["negative_caption"])
+            yield _make_choice(name, item["filename"], item["caption"], item["negative_caption"])
 
 
 def negrefcocog(path: Path, protocol: str) -> Iterator[Question]:
-    """NegRefCOCOg: as its authors do, the phrase is held against every box, cut out."""
+    """NegRefCOCOg: which box does the phrase describe? As its authors do, every box is cut out."""
     item_type = record({"image": str, "phrase": str, "ref_bbox": list[float], "bbox_list": list[list[float]]})
-    for name, item in _items(path, list, item_type):
+    for name, item in _iter_items(path, list, item_type):
         image, boxes, right = item["image"], item["bbox_list"], item["ref_bbox"]
         if right not in boxes or any(len(box) != 4 or min(box[2:]) <= 0 for box in boxes):
             rule = "bbox_list must hold [x, y, width, height], and ref_bbox must be one of them"
@@ -154,34 +151,41 @@ def negrefcocog(path: Path, protocol: str) -> Iterator[Question]:
 
 # --- questions ---------------------------------------------------------------------------------
 
+_BEAF = record({"id": int, "image": str, "question": str, "orig_img": bool, "removed_q": bool, "gt": str})
+
 
 def beaf(path: Path, protocol: str) -> Iterator[Question]:
-    """BEAF: the original of an image, then its copies: COCO_val2014_000000001171_00.png.
+    """BEAF: questions about an image, and about copies without a thing: COCO_val2014_000000001171_00.png.
 
-    A question about the removed thing belongs to the same question about the original: both right is BEAF's
-    true understanding, the first alone its positive stubbornness, the second alone its negative one, neither
-    its ignorance. Of things that stay, one right alone is its indecision.
+    A question about a copy forms a group with the same question about the original. Of the removed thing,
+    both right is BEAF's true understanding, the original alone its positive stubbornness, the copy alone its
+    negative one, neither its ignorance. Of things that stay, one right alone is its indecision.
     """
-    items = [item for _, item in _items(path, list, _BEAF)]
+    items = [item for _, item in _iter_items(path, list, _BEAF)]
     groups_of: dict[tuple[str, str], list[Group]] = {}  # (original, question) -> the groups of its copies
     for item in items:
-        # What is removed, asked about and still there was removed from another copy.
+        # A thing that is marked as removed and still there was removed from another copy.
         if not item["orig_img"] and (item["gt"] == "no" or not item["removed_q"]):
             group = (REMOVED if item["removed_q"] else KEPT, str(item["id"]), 2)
-            groups_of.setdefault((_original(item), item["question"]), []).append(group)
+            groups_of.setdefault((_name_original(item), item["question"]), []).append(group)
     for item in items:
         if item["gt"] not in ("yes", "no"):
             raise UserError(f"'{path}', id {item['id']}: gt is '{item['gt']}'; it must be yes or no.")
-        name, source, prompt = str(item["id"]), _original(item), item["question"]
+        name, source, prompt = str(item["id"]), _name_original(item), item["question"]
+        # The original is in the groups of all its copies, a copy in its own.
         groups = [g for g in groups_of.get((source, prompt), ()) if item["orig_img"] or g[1] == name]
         question = _build_question(name, item["image"], prompt, ANSWERS, int(item["gt"] == "no"))
         yield replace(question, source=source, groups=tuple(groups))
 
 
+SUFFIXES = ("Please answer Yes or No.", "Please output the letter corresponding to the correct option.")
+_LETTERED = re.compile(r"(?s)(.*?)\s*\nOption:\s*A:(.*?)[;.]? B:(.*?)[;.]?\s*")
+
+
 def naturalbench(path: Path, protocol: str) -> Iterator[Question]:
-    """NaturalBench: four rows [question, image, answer, type] per pair of images. Fours with a denial."""
+    """NaturalBench: four rows [question, image, answer, type] per pair of images, if one of them denies."""
     questions = []
-    for name, row in _items(path, list, list[str]):
+    for name, row in _iter_items(path, list, list[str]):
         if len(row) != 4:
             raise UserError(f"'{path}', row {name} is not [question, image, answer, type].")
         prompt, image, answer, _ = row
@@ -203,16 +207,18 @@ def naturalbench(path: Path, protocol: str) -> Iterator[Question]:
             continue
         for index, question in enumerate(four):
             k, m = divmod(index, 2)  # question, image
-            groups, source = name_groups(str(number), k, m), f"{four[0].image} {four[1].image}"
+            groups, source = make_groups(str(number), k, m), f"{four[0].image} {four[1].image}"
             yield replace(question, id=f"{number}/q{k}i{m}", source=source, groups=groups)
 
 
-# --- pairs of images -------------------------------------------------------------------------
+# --- pairs of images and captions: a reader yields the pairs of a file -------------------------------
+
+_PAIR = {"image_0": str, "image_1": str, "caption_0": str, "caption_1": str}
 
 
 def naturalbench_pairs(path: Path, protocol: str) -> Iterator[Pair]:
     """NaturalBench-Retrieval: pairs in which a caption denies; caption k is true of image k."""
-    for name, item in _items(path, list, record(_PAIR)):
+    for name, item in _iter_items(path, list, record(_PAIR)):
         texts = item["caption_0"], item["caption_1"]
         if any(map(denies, texts)):
             yield Pair(name, (item["image_0"], item["image_1"]), texts)
@@ -221,16 +227,19 @@ def naturalbench_pairs(path: Path, protocol: str) -> Iterator[Pair]:
 def scope(path: Path, protocol: str) -> Iterator[Pair]:
     """Pairs of `nein.nano.scope.write_pairs`. The four comparisons of a pair are right together."""
     fields = {"denies_0": bool, "denies_1": bool, "construction": str, "others": int, "depth": int}
-    for name, item in _items(path, list, record({**_PAIR, **fields})):
-        images, texts, denying = (
-            (item[f"{name_part}_0"], item[f"{name_part}_1"]) for name_part in ("image", "caption", "denies")
+    for name, item in _iter_items(path, list, record({**_PAIR, **fields})):
+        yield Pair(
+            name,
+            images=(item["image_0"], item["image_1"]),
+            captions=(item["caption_0"], item["caption_1"]),
+            groups=((item["construction"], name, 4),),
+            difficulty=((OTHERS, item["others"]), (DEPTH, item["depth"])),
+            denies=(item["denies_0"], item["denies_1"]),
         )
-        difficulty = (OTHERS, item["others"]), (DEPTH, item["depth"])
-        yield Pair(name, images, texts, "", ((item["construction"], name, 4),), difficulty, denying)
 
 
 def nein(path: Path, protocol: str) -> Iterator[Pair]:
-    """NeIn: the sample with the affirmed sentence, the source image with the sample's own sentence."""
+    """NeIn: the sample image with the affirmed sentence, the source image with the sample's own sentence."""
     for sample in load_folder(path.parent, split=path.stem).samples:
         if (sample.family or "plain") in families.DENYING:
             files = sample.sample_path, sample.source_path
@@ -239,36 +248,47 @@ def nein(path: Path, protocol: str) -> Iterator[Pair]:
             yield Pair(sample.id, (first, second), texts, sample.source_id)
 
 
+_BEAF_QUESTION = re.compile(r"Is there (an? .+) in the image\?")
+
+
 def beaf_pairs(path: Path, protocol: str) -> Iterator[Pair]:
     """BEAF's file as pairs: "There is a car in the image." for an image, "There is no car ..." for a copy."""
-    items = [item for _, item in _items(path, list, _BEAF)]
-    originals = {_original(item): item["image"] for item in items if item["orig_img"]}
+    items = [item for _, item in _iter_items(path, list, _BEAF)]
+    originals = {_name_original(item): item["image"] for item in items if item["orig_img"]}
     for item in items:
-        image = originals.get(_original(item))
+        image = originals.get(_name_original(item))
         if item["orig_img"] or not item["removed_q"] or item["gt"] != "no" or image is None:
             continue
-        if (match := _BEAF_ASKED.fullmatch(item["question"])) is None:
+        match = _BEAF_QUESTION.fullmatch(item["question"])
+        if match is None:
             location = f"'{path}', id {item['id']}"
             raise UserError(f"{location}: \"{item['question']}\" is not 'Is there a THING in the image?'.")
-        thing = match[1]
+        thing = match[1]  # "a car"
         texts = f"There is {thing} in the image.", f"There is no {thing.partition(' ')[2]} in the image."
         yield Pair(str(item["id"]), (image, item["image"]), texts, image)
 
 
-#: Reader of `registry` -> what reads its file.
+#: `registry.Part.reader` -> the function that reads its file under a protocol.
 READERS: dict[str, Callable[[Path, str], Iterator[Question] | Iterator[Pair]]] = {
-    read.__name__.replace("_", "-"): read
-    for read in (
-        *(valse, cc_neg, sugarcrepe, negrefcocog, beaf, naturalbench),
-        *(naturalbench_pairs, scope, nein, beaf_pairs),
-    )
+    "valse": valse,
+    "cc-neg": cc_neg,
+    "sugarcrepe": sugarcrepe,
+    "negrefcocog": negrefcocog,
+    "beaf": beaf,
+    "naturalbench": naturalbench,
+    "naturalbench-pairs": naturalbench_pairs,
+    "scope": scope,
+    "nein": nein,
+    "beaf-pairs": beaf_pairs,
 }
+
+# --- captions without images -----------------------------------------------------------------------
 
 
 def simpleneg(path: Path) -> tuple[RetrievalItem, ...]:
-    """SimpleNeg: [caption, question about the denied, about the affirmed]. Raises UserError."""
+    """SimpleNeg: [caption, question about the denied thing, about the affirmed one]. Raises UserError."""
     items = []
-    for name, row in _items(path, list, list[str]):
+    for name, row in _iter_items(path, list, list[str]):
         if len(row) != 3 or not all(text.strip() for text in row):
             raise UserError(f"'{path}', row {name} is not [caption, question, question].")
         items.append(RetrievalItem(name, "", (row[0],), records.NEGATED, asked=(row[1], row[2])))
@@ -277,29 +297,33 @@ def simpleneg(path: Path) -> tuple[RetrievalItem, ...]:
     return tuple(items)
 
 
-def _two_captions(name: str, image: str, right: str, wrong: str) -> Question:
-    options = Option(right, _kind(right)), Option(wrong, _kind(wrong))
-    return Question(name, image, options, 0, _kind(right), source=image)
+# --- helpers of the readers --------------------------------------------------------------------------
+
+
+def _make_choice(name: str, image: str, right: str, wrong: str) -> Question:
+    """The question which of two captions describes the image."""
+    options = Option(right, _find_template(right)), Option(wrong, _find_template(wrong))
+    return Question(name, image, options, 0, _find_template(right), source=image)
 
 
 def _build_question(
     name: str, image: str, prompt: str, options: tuple[Option, ...], correct: int
 ) -> Question:
-    return Question(name, image, options, correct, _kind(prompt), asked=prompt)
+    return Question(name, image, options, correct, _find_template(prompt), asked=prompt)
 
 
-def _kind(text: str) -> str:
+def _find_template(text: str) -> str:
     return NEGATION if denies(text) else AFFIRMATION
 
 
-def _original(item: Row) -> str:
-    """The picture that a picture of BEAF was made from, without its suffix."""
+def _name_original(item: Row) -> str:
+    """The image that an image of BEAF was made from, without its suffix."""
     stem = PurePosixPath(item["image"]).stem
     return stem if item["orig_img"] else stem.rpartition("_")[0]
 
 
-def _items(path: Path, kind: type, item: Any) -> Iterator[tuple[str, Any]]:
-    """(name or number, item) of a JSON file, a list or a dict of such items."""
+def _iter_items(path: Path, kind: type, item: Any) -> Iterator[tuple[str, Any]]:
+    """Yields (name or number, item) of a JSON file; kind: list or dict of the items."""
     content = atomic.read_json(path, list[item] if kind is list else dict[str, item])
     for name, row in content.items() if isinstance(content, dict) else enumerate(content):
         yield str(name), row

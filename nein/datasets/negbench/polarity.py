@@ -1,5 +1,5 @@
-"""Rules for whether a sentence affirms or denies an object. Unclear sentences are refused and counted: that
-costs a sample and never puts a wrong one into the data."""
+"""Decides by rules whether an English sentence affirms or denies an object, to filter generated captions.
+Unclear sentences are refused and counted: that costs a sample and puts no wrong one into the data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from nein.wording.families import plural
 
 Polarity = Literal["affirmed", "denied", "missing", "both", "unclear"]
 
-#: A new clause: a denial does not reach across it. Commas that list things do not end a clause.
+# --- the rules: patterns of lower-case text --------------------------------------------------------
+
+#: Where a new clause begins, which a denial does not reach. Commas that list things do not end a clause.
 _BREAK = re.compile(
     r"[.;:!?]+"
     r"|,?\s*\b(?:but|however|although|though|whereas|while|yet|instead(?! of)|and there (?:is|are)|and it)\b"
@@ -20,7 +22,7 @@ _BREAK = re.compile(
     r"|,\s*(?=(?:with|without|there|it|this|which|featuring|showing|although|no|not|nor|neither|lacking)\b)"
 )
 #: Words that deny what follows them within the clause.
-_BEFORE = re.compile(
+_DENIES_AHEAD = re.compile(
     r"\b(?:no|not|never|without|neither|nor|none|lacks?|lacking|excludes?|excluding|omits?|omitting"
     r"|absence of|absent (?:of|an?|any|the)|absent\b[^,;]* (?:is|are)|(?:de)?void of|barren of|bereft of"
     r"|free (?:of|from)|rid of|rather than|instead of|missing(?: an?| the| any)|cannot|nowhere|minus|sans"
@@ -28,22 +30,22 @@ _BEFORE = re.compile(
     r")\b|n't\b"
 )
 #: Words that deny what stands before them within the clause.
-_BEHIND = re.compile(
+_DENIES_BACK = re.compile(
     r"\b(?:is|are|was|were|remains?|appears?)\s+(?:\w+\s+)?(?:absent|missing|excluded|omitted|nowhere)\b"
     r"|\b(?:is|are|was|were|does|do|can|could)(?:\s+not|n't|not)\b|\bnowhere\b"
     r"|\bnot (?:present|visible|in|part|seen)\b|^-(?:free|less)\b"
 )
 #: "Without a dog in sight, a cat ...": the comma ends the denial.
-_OPENING = re.compile(
+_OPENING_DENIAL = re.compile(
     r"((?:^|[.;:!?])\s*(?:without|lacking|with no|devoid of|free of|in the absence of)\b[^,.;]*),"
 )
 #: "not only a dog", "is not the only dog": no denial.
-_HARMLESS = re.compile(
+_NO_DENIAL = re.compile(
     r"\bnot (?:only|just|merely|simply)\b|\b(?:no|without(?: a)?) doubt\b|\bnothing but\b"
     r"|\b(?:is|are|was|were)(?: not|n't) (?:alone|(?:the )?only)\b"
 )
 #: A denial denied: "no lack of dogs", "you cannot miss the dog", "dogs are not missing".
-_TWICE = re.compile(
+_DOUBLE_DENIAL = re.compile(
     r"(?:\b(?:no|not|never|cannot|without|hardly|neither|nor)|n't)\s+(?:\w+\s+){0,2}?"
     r"(?:lack\w*|shortage|dearth|absen\w+|devoid|void|miss|missing|without|free|exclud\w+|omit\w*|far|fail\w*"
     r"|fewer|less|hidden|end)\b"
@@ -55,24 +57,29 @@ _HEDGED = re.compile(
 )
 _HEDGED_BEHIND = re.compile(r"^\s+(?:\w+\s+)?(?:might|may|could|would)\b(?! not)")
 
+# --- mentions and their polarity -------------------------------------------------------------------
 
-def mentions(sentence: str, noun: str) -> list[tuple[int, int]]:
-    """Spans of a noun in a sentence, singular or plural, in any case."""
-    forms = sorted({form.casefold() for form in (noun, plural(noun), singular(noun))}, key=len, reverse=True)
+
+def find_mentions(sentence: str, noun: str) -> list[tuple[int, int]]:
+    """(start, end) of every mention of a noun in a sentence, singular or plural, in any case."""
+    forms = {form.casefold() for form in (noun, plural(noun), singular(noun))}
+    forms = sorted(forms, key=len, reverse=True)  # the longest form is tried first
     pattern = r"(?<!\w)(?:" + "|".join(re.escape(form) for form in forms) + r")(?!\w)"
     return [match.span() for match in re.finditer(pattern, sentence.casefold())]
 
 
-def polarity(sentence: str, noun: str) -> Polarity:
-    """How a sentence speaks of a noun; "both" where mentions differ, "unclear" where one is neither plainly.
+def find_polarity(sentence: str, noun: str) -> Polarity:
+    """How a sentence speaks of a noun; "both": mentions differ, "unclear": a mention follows no rule.
 
-    >>> polarity("A dog runs on the beach, without a cat in sight.", "cat")
+    >>> find_polarity("A dog runs on the beach, without a cat in sight.", "cat")
     'denied'
     """
-    ways = {_classify_mention(sentence, span) for span in mentions(sentence, noun)}
-    if not ways or "unclear" in ways:
-        return "unclear" if ways else "missing"
-    return "both" if len(ways) > 1 else ways.pop()
+    found = {_classify_mention(sentence, span) for span in find_mentions(sentence, noun)}
+    if not found:
+        return "missing"
+    if "unclear" in found:
+        return "unclear"
+    return "both" if len(found) > 1 else found.pop()
 
 
 def denies(sentence: str) -> bool:
@@ -81,8 +88,8 @@ def denies(sentence: str) -> bool:
     >>> denies("A man is not only smiling."), denies("A man without a hat.")
     (False, True)
     """
-    text = _HARMLESS.sub(" ", _plain(sentence))
-    return bool(_BEFORE.search(text) or _BEHIND.search(text))
+    text = _NO_DENIAL.sub(" ", _lower(sentence))
+    return bool(_DENIES_AHEAD.search(text) or _DENIES_BACK.search(text))
 
 
 def find_change(
@@ -95,36 +102,44 @@ def find_change(
 ) -> str:
     """The reason to refuse a paraphrase; "" to accept it.
 
-    affirmed, denied  What the original says is there, and is not.
-    keep_order_of     The original, if what comes first in it, affirmation or denial, has to come first still.
-    others            Known objects of the image that the original does not speak of.
+    affirmed, denied  The objects that the original affirms, and denies.
+    keep_order_of     The original, if the paraphrase must keep which of both comes first.
+    others            Known objects of the image that the original does not name.
     """
-    for noun, expected in (*((n, "affirmed") for n in affirmed), *((n, "denied") for n in denied)):
-        actual = polarity(sentence, noun)
+    expectations = [*((noun, "affirmed") for noun in affirmed), *((noun, "denied") for noun in denied)]
+    for noun, expected in expectations:
+        actual = find_polarity(sentence, noun)
         if actual == "missing":
             return "an object is lost"
         if actual != expected:
             return "polarity unclear" if actual == "unclear" else "polarity changed"
-    if any(mentions(sentence, noun) for noun in others):
+    if any(find_mentions(sentence, noun) for noun in others):
         return "an object is added"
 
-    def first(text: str, nouns: Sequence[str]) -> int:
-        return min((a for noun in nouns for a, _ in mentions(text, noun)), default=len(text))
+    def denies_first(text: str) -> bool:
+        return _find_first(text, denied) < _find_first(text, affirmed)
 
     if keep_order_of is not None and affirmed and denied:
-        before, after = (first(text, denied) < first(text, affirmed) for text in (keep_order_of, sentence))
-        if before != after:
+        if denies_first(keep_order_of) != denies_first(sentence):
             return "order changed"
     return ""
 
 
-def _plain(sentence: str) -> str:
+def _find_first(text: str, nouns: Sequence[str]) -> int:
+    """Where the first mention of any noun begins; the end of the text without one."""
+    return min((start for noun in nouns for start, _ in find_mentions(text, noun)), default=len(text))
+
+
+def _lower(sentence: str) -> str:
+    """Lower case, with straight apostrophes."""
     return sentence.casefold().replace("\u2019", "'")
 
 
 def _classify_mention(sentence: str, span: tuple[int, int]) -> Literal["affirmed", "denied", "unclear"]:
-    text = _plain(sentence)
-    text = _OPENING.sub(r"\1;", _HARMLESS.sub(lambda match: " " * len(match.group()), text))
+    """How the clause around a mention speaks of it."""
+    # Both replacements keep the length, so that the span still fits.
+    text = _NO_DENIAL.sub(lambda match: " " * len(match.group()), _lower(sentence))
+    text = _OPENING_DENIAL.sub(r"\1;", text)
     start, end = 0, len(text)
     for match in _BREAK.finditer(text):
         if match.end() <= span[0]:
@@ -133,8 +148,8 @@ def _classify_mention(sentence: str, span: tuple[int, int]) -> Literal["affirmed
             end = match.start()
             break
     before, behind = text[start : span[0]], text[span[1] : end]
-    if _TWICE.search(before) or _TWICE.search(behind) or _HEDGED.search(before):
+    if _DOUBLE_DENIAL.search(before) or _DOUBLE_DENIAL.search(behind) or _HEDGED.search(before):
         return "unclear"
     if _HEDGED_BEHIND.search(behind):
         return "unclear"
-    return "denied" if _BEFORE.search(before) or _BEHIND.search(behind) else "affirmed"
+    return "denied" if _DENIES_AHEAD.search(before) or _DENIES_BACK.search(behind) else "affirmed"

@@ -1,4 +1,4 @@
-"""Table (`ROWS`) of the data sets of NegBench and of other tests: tasks, files, and where to get them.
+"""Lists the data sets of NegBench and of other tests (`ROWS`): tasks, files, and where to get them.
 
 Sources: github.com/m1k2zoo/negbench @ 2ac009b (datasets.md, benchmarks/src/training/params.py); for the other
 tests, the repositories that their rows name.
@@ -14,19 +14,18 @@ CSV_FILES = (
     "(linked from github.com/m1k2zoo/negbench)"
 )
 NEGBENCH = "NegBench"
-# Tasks of NegBench, then of other tests: choose the caption of an image, the region or image of a caption, or
-# both in a pair; answer with yes or no.
+# Tasks: of NegBench; of other tests: choose a caption, a region, or both in a pair of images; say yes or no.
 RETRIEVAL, MCQ, BINARY = "retrieval", "mcq", "binary"
 CAPTION, REGION, PAIRS, YES_NO = "caption", "region", "pairs", "yes-no"
 AFFIRMED = "-control"  # suffix of a task's control, which has the same form without any negation
-# Variants: the wording of the captions.
+# Wordings of the captions ("variants").
 TEMPLATED, REPHRASED, PUBLISHED = "templated", "rephrased", "published"
 NANO = "nano"
 
 
 @dataclass(frozen=True)
 class Part:
-    """One task of a data set in one variant, and its file."""
+    """One task of a data set in one wording, and its file."""
 
     task: str
     variant: str
@@ -63,12 +62,15 @@ _VTT = "the MSR-VTT videos, https://www.mediafire.com/folder/h14iarbs62e7p/share
 _NEIN = ("val.json", "train.json", "dev.json")
 
 
-def _pair(task: str, name: str, rephrased: str) -> tuple[Part, Part]:
+def _make_pair(task: str, name: str, rephrased: str) -> tuple[Part, Part]:
+    """A task in both wordings."""
     return Part(task, TEMPLATED, (name,)), Part(task, REPHRASED, (rephrased,))
 
 
-def _retrieval(name: str, templated: tuple[str, ...], rephrased: tuple[str, ...] = ()) -> tuple[Part, ...]:
-    """Retrieval in one or both variants, with the same original captions."""
+def _make_retrieval(
+    name: str, templated: tuple[str, ...], rephrased: tuple[str, ...] = ()
+) -> tuple[Part, ...]:
+    """Retrieval in one or both wordings, with the same original captions."""
     variants = ((TEMPLATED, templated), (REPHRASED, rephrased))
     return tuple(Part(RETRIEVAL, variant, (name,), negated) for variant, negated in variants if negated)
 
@@ -77,33 +79,33 @@ _TABLE = (
     Row(
         "coco", "COCO", _COCO,
         (
-            *_retrieval(
+            *_make_retrieval(
                 "COCO_val_retrieval.csv", ("COCO_val_negated_retrieval.csv",),
                 ("COCO_val_negated_retrieval_llama3.1_rephrased_affneg_true.csv",),
             ),
-            *_pair(MCQ, "COCO_val_mcq.csv", "COCO_val_mcq_llama3.1_rephrased.csv"),
+            *_make_pair(MCQ, "COCO_val_mcq.csv", "COCO_val_mcq_llama3.1_rephrased.csv"),
         ),
         sizes={RETRIEVAL: 5000, MCQ: 5914},
     ),
     Row(
         "voc2007", "VOC2007",
         "http://host.robots.ox.ac.uk/pascal/VOC/voc2007/VOCtest_06-Nov-2007.tar",
-        _pair(MCQ, "VOC2007_mcq.csv", "VOC2007_mcq_llama3.1_rephrased.csv"),
+        _make_pair(MCQ, "VOC2007_mcq.csv", "VOC2007_mcq_llama3.1_rephrased.csv"),
         sizes={MCQ: 5031},  # Table 2 counts 5,032
     ),
     Row(
         "hardneg-syn", "HardNeg-Syn",
         "the pictures of HardNeg-Syn, not released so far; `nein negbench generate` makes such pairs",
         (
-            *_retrieval("synthetic_retrieval_v1.csv", ("synthetic_retrieval_v2.csv",)),
-            *_pair(MCQ, "synthetic_mcq.csv", "synthetic_mcq_llama3.1_rephrased.csv"),
+            *_make_retrieval("synthetic_retrieval_v1.csv", ("synthetic_retrieval_v2.csv",)),
+            *_make_pair(MCQ, "synthetic_mcq.csv", "synthetic_mcq_llama3.1_rephrased.csv"),
         ),
         "synthetic", {RETRIEVAL: 10_000, MCQ: 10_000},
     ),
     Row(
         "msr-vtt", "MSR-VTT", _VTT,
         (
-            *_retrieval(
+            *_make_retrieval(
                 "msr_vtt_retrieval.csv",
                 ("msr_vtt_retrieval_templated_llama.csv", "msr_vtt_retrieval_templated.csv"),
                 ("msr_vtt_retrieval_rephrased_llama.csv", "msr_vtt_retrieval_rephrased.csv"),
@@ -141,8 +143,10 @@ _TABLE = (
         "own", "own data",
         "wherever the set was built (`nein negbench generate` keeps them beside the files)",
         (
-            *_retrieval("retrieval.csv", ("negated_retrieval.csv",), ("negated_retrieval_rephrased.csv",)),
-            *_pair(MCQ, "mcq.csv", "mcq_rephrased.csv"),
+            *_make_retrieval(
+                "retrieval.csv", ("negated_retrieval.csv",), ("negated_retrieval_rephrased.csv",)
+            ),
+            *_make_pair(MCQ, "mcq.csv", "mcq_rephrased.csv"),
             Part(MCQ + AFFIRMED, TEMPLATED, ("mcq_control.csv",)),
             Part(BINARY, TEMPLATED, ("binary_mcq.csv",)),
             Part(BINARY + AFFIRMED, TEMPLATED, ("binary_mcq_control.csv",)),

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from nein.datasets.negbench import records
-from nein.datasets.negbench.polarity import mentions
+from nein.datasets.negbench.polarity import find_mentions
 from nein.datasets.negbench.records import AFFIRMATION, HYBRID, NEGATION, Option, Question, RetrievalItem
 from nein.engine.folder import sample_seed
 
@@ -170,7 +170,7 @@ def add_negatives(
         for name in sorted(others, key=lambda name: (-counts[name], -image_counts[name], name)):
             if len(absent) == count:
                 break
-            if mentions(text, name):
+            if find_mentions(text, name):
                 skipped += 1
             else:
                 absent.append(name)

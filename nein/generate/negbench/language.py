@@ -96,8 +96,8 @@ def extract(
         else:
             text = ". ".join(image.captions)  # a denial ends with its caption
             named, others = _clean_names(answer.present), _clean_names(answer.absent)
-            present = [name for name in named if polarity.polarity(text, name) == "affirmed"]
-            absent = [name for name in others if not polarity.mentions(text, name) and name not in named]
+            present = [name for name in named if polarity.find_polarity(text, name) == "affirmed"]
+            absent = [name for name in others if not polarity.find_mentions(text, name) and name not in named]
             notes = ["object not in the caption, dropped"] * (len(named) - len(present))
             notes += ["absent object is in the caption, dropped"] * (len(others) - len(absent))
             image, absent = image.add_notes(*notes), absent[:count]
@@ -162,7 +162,7 @@ def plan_scenes(client: Client, names: Sequence[str], seed: int) -> dict[str, Pa
         objects = _clean_names(scene.objects)
         further = _clean_names([scene.extra]) + _clean_names([scene.other])  # two, if the names are usable
         texts, affirmed = (scene.caption, scene.caption_with_extra), ["affirmed"] * len(objects)
-        found = [[polarity.polarity(text, thing) for thing in (*objects, *further)] for text in texts]
+        found = [[polarity.find_polarity(text, thing) for thing in (*objects, *further)] for text in texts]
         expected = [[*affirmed, "missing", "missing"], [*affirmed, "affirmed", "missing"]]
         if len(objects) > 1 and found == expected:
             plans[name] = PairPlan(name, *texts, tuple(objects), *further, source_id=name, start=None)

@@ -12,7 +12,7 @@ from typing import Any
 
 from nein import metrics
 from nein.datasets.negbench import sentences
-from nein.datasets.negbench.polarity import mentions, polarity
+from nein.datasets.negbench.polarity import find_mentions, find_polarity
 from nein.datasets.negbench.records import Question, RetrievalItem
 from nein.datasets.negbench.sentences import Concepts
 from nein.engine import images
@@ -229,13 +229,13 @@ def iter_sentences(image: Concepts, config: NegbenchConfig) -> Iterator[Sentence
     tasks = build_tasks(image, config)
     for record in (record for stem in REPHRASED for record in tasks.get(stem, ())):
         for number, (name, text) in enumerate(list_texts(record)):
-            others = tuple(other for other in named if not mentions(text, other))  # may not be added
+            others = tuple(other for other in named if not find_mentions(text, other))  # may not be added
             if isinstance(record, Question):
                 affirmed, denied = parse_option(text, config.wording, config.thing)
                 yield Sentence(name, text, affirmed, denied, others)
                 continue
-            denied = [other for other in image.negatives if mentions(text, other)]
-            affirmed = [other for other in image.positives if polarity(text, other) == "affirmed"]
+            denied = [other for other in image.negatives if find_mentions(text, other)]
+            affirmed = [other for other in image.positives if find_polarity(text, other) == "affirmed"]
             negation = negations[number] if negations else None
             yield Sentence(name, text, affirmed, denied, others, negation)
 
