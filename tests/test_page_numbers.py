@@ -49,12 +49,12 @@ STATISTICS, OTHER, NEGVQA = "explanation/statistics.md", "benchmarks/other-tests
 def claims():
     yield STATISTICS, f"16 of 16 single samples give {interval(16, 1)}, 15 of 16 {interval(15, 1)}"
     yield STATISTICS, f"in four images of four {interval(16, 4)} and {interval(15, 4)}"
-    yield STATISTICS, f"an intraclass correlation of {estimates.ALIKE} is **assumed**"
-    yield STATISTICS, f"from {estimates.ENOUGH} source images on"
+    yield STATISTICS, f"an intraclass correlation of {estimates.PRIOR_CORRELATION} is **assumed**"
+    yield STATISTICS, f"from {estimates.GRADED_CLUSTERS} source images on"
     yield STATISTICS, f"a power of {100 * estimates.POWER:.0f} % at the 5 % level"
-    assert 2 / 2**estimates.FEWEST < 0.05 < 2 / 2 ** (estimates.FEWEST - 1)
+    assert 2 / 2**estimates.TEST_CLUSTERS < 0.05 < 2 / 2 ** (estimates.TEST_CLUSTERS - 1)
     yield STATISTICS, "with fewer than six images"
-    assert estimates.FEWEST == 6
+    assert estimates.TEST_CLUSTERS == 6
     yield OTHER, f"{scope.SAMPLES} samples, ten per family and difficulty"
     yield OTHER, f"obeys in {idle_obeys(0):.1f} % of the samples"
     yield OTHER, f"and in {idle_obeys(1):.1f} % of the others"

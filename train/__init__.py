@@ -1,0 +1,1 @@
+"""Fine-tune editors on NeIn, and CLIP models on NegBench."""

@@ -1,4 +1,4 @@
-"""Readers of data sets; here, what they share: making checked records, and the order for `--limit`."""
+"""Readers of data sets; here, what they share: make records from rows, and order them for `--limit`."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from typing import Literal
 
 import numpy as np
 
-from nein import statistics
-from nein.statistics.estimates import ENOUGH, Clusters, Estimate, estimate_bounded, number_clusters, pairs
+from nein.statistics import estimates
+from nein.statistics.estimates import Clusters, Estimate, estimate_bounded, number_clusters, pairs
 
 
 # --- error rates -----------------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ def measure_rates(
     def share_right(kind: bool) -> Estimate | None:
         """Share of right verdicts among the present objects (True), or the absent ones (False)."""
         used = [i for i, truth in enumerate(present) if truth == kind and verdicts[i] is not None]
-        return statistics.bounded_mean([verdicts[i] == kind for i in used], [clusters[i] for i in used])
+        return estimates.bounded_mean([verdicts[i] == kind for i in used], [clusters[i] for i in used])
 
     auc = None
     if scores is not None:
@@ -103,7 +103,7 @@ def reliability(
     filled, error = [], 0.0
     for index in np.unique(bin_of):
         inside = np.flatnonzero(bin_of == index)
-        share = statistics.bounded_mean(y[inside].tolist(), [cluster_list[i] for i in inside])
+        share = estimates.bounded_mean(y[inside].tolist(), [cluster_list[i] for i in inside])
         assert share is not None
         mean_score = float(x[inside].mean())
         filled.append((mean_score, share))
@@ -207,12 +207,12 @@ def prediction_powered(
     )
 
     # Plain: the labels alone. Tuned: labels and verdicts.
-    label_mean = statistics.bounded_mean(truth, clusters)
+    label_mean = estimates.bounded_mean(truth, clusters)
     assert label_mean is not None
     needed = _labels_needed(label_mean, 0.0, len(scored))
     plain = replace(_clip_share(label_mean, impossible, len(common)), needed=needed)
-    others_mean = statistics.bounded_mean(judged_others, other_clusters)
-    shift = statistics.bounded_mean(truth - weight * judged_common, clusters, -1.0, 1.0, yes_no=True)
+    others_mean = estimates.bounded_mean(judged_others, other_clusters)
+    shift = estimates.bounded_mean(truth - weight * judged_common, clusters, -1.0, 1.0, yes_no=True)
     if not weight or others_mean is None or shift is None:
         return plain
     total = propagate(lambda moved, mean: moved + weight * mean, shift, others_mean)
@@ -224,13 +224,13 @@ def prediction_powered(
 
 def _tune_weight(truth: np.ndarray, judged: np.ndarray, others: np.ndarray, numbers: np.ndarray) -> float:
     """Weight w in [0, 1] of least cluster-robust variance of mean(truth) + w (mean(others) - mean(judged)); 0
-    with fewer than `ENOUGH` labelled clusters, whose variance is too uncertain.
+    with fewer than `GRADED_CLUSTERS` labelled clusters, whose variance is too uncertain.
 
     truth, judged, others  Labels (n,), verdicts on the same samples (n,) and on the others (m,).
     numbers                (n + m,) int64, the cluster of every sample.
     """
     count = len(truth)
-    if not len(others) or len(np.unique(numbers[:count])) < ENOUGH:
+    if not len(others) or len(np.unique(numbers[:count])) < estimates.GRADED_CLUSTERS:
         return 0.0
     # Part of every sample in mean(judged) - mean(others), (n + m,); its sums by cluster, (G,).
     parts = np.concatenate([(judged - judged.mean()) / count, (others.mean() - others) / len(others)])

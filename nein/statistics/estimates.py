@@ -3,7 +3,7 @@
 Values are clustered by source image, the independent unit; unscored ones (None) never enter. Intervals:
 
 - a share: Clopper-Pearson at the effective size;
-- a mean of values in a range, with `ENOUGH` source images: Wilson with t at the effective size;
+- a mean of values in a range, with `GRADED_CLUSTERS` source images: Wilson with t at the effective size;
 - a paired difference of these: Bonett-Price at the same sizes; a ratio: Bonett-Price's for ratios;
 - a mean without a useful range (L1, LPIPS, a cosine): Student's t with the cluster-robust standard error.
 
@@ -24,11 +24,10 @@ Ends: TypeAlias = tuple[Any, Any]  # low and high end of an interval, floats or 
 
 LEVEL = 0.95
 Z = 1.959963984540054  # the 97.5 % quantile of the normal distribution
-#: Intraclass correlation assumed before the data, with the weight of one image of dissenting samples.
-ALIKE = 0.6
-#: Fewest source images whose variance gives the interval of values in a range. With fewer, coverage would be
-#: below 95 %, and values count as yes and no.
-ENOUGH = 13
+PRIOR_CORRELATION = 0.6  # intraclass correlation that is assumed before the data (`effective_size`)
+#: Source images from which on the variance of values in a range gives their interval. With fewer, coverage
+#: would be below 95 %, and values count as yes and no.
+GRADED_CLUSTERS = 13
 
 
 @dataclass(frozen=True)
@@ -70,8 +69,8 @@ def bounded_mean(
     yes_no: bool = False,
 ) -> Estimate | None:
     """Weighted mean of values in [low, high], (n,); None for no values. Interval, at the effective size:
-    Clopper-Pearson, Wilson (see `ENOUGH`), or Bonett-Price for a negative `low` (paired differences).
-    yes_no: values inside the range count as yes and no, too."""
+    Clopper-Pearson, Wilson (see `GRADED_CLUSTERS`), or Bonett-Price for a negative `low` (paired
+    differences). yes_no: values inside the range count as yes and no, too."""
     return _estimate_range(values, clusters, low, high, weights, yes_no=yes_no)[0]
 
 
@@ -159,7 +158,7 @@ def _find_effective_sample(
     spread, robust = size * float(parts @ parts), None if error is None else size * error**2
     if n and robust is not None:
         spread = min(spread, robust)
-    graded = graded and bool(error) and len(sizes) >= ENOUGH
+    graded = graded and bool(error) and len(sizes) >= GRADED_CLUSTERS
     usual = size * float(sizes @ sizes)
     size = effective_size(size, usual, binary, spread, robust, graded=graded)
     return _EffectiveSample(float(size), error, len(sizes), len(sizes) - 1 if graded else None)
@@ -241,7 +240,7 @@ def pairs_ratio(above: np.ndarray, below: np.ndarray, clusters: Clusters) -> Est
 
 # --- paired tests ----------------------------------------------------------------------------------------
 POWER = 0.8  # probability of finding a difference, for `detectable` and `needed`
-FEWEST = 6  # clusters for which p can be below 5 %, 2 / 2^6
+TEST_CLUSTERS = 6  # clusters for which p can be below 5 %, 2 / 2^6
 #: A mean of differences below this part of the largest counts as 0: additions in another order give it.
 ROUNDING = 1e-12
 
@@ -251,7 +250,7 @@ class PairedTest:
     """The difference of two runs over the samples scored in both.
 
     p           Two-sided: below 0.05 if the interval excludes 0, never below `least`; 1.0 for equal values,
-                None for fewer than `FEWEST` clusters, or unbounded values without a standard error.
+                None for fewer than `TEST_CLUSTERS` clusters, or unbounded values without a standard error.
     least       The smallest possible p of a sign-flip test of G clusters, 2 / 2^G; None for unbounded values.
     detectable  The smallest true difference that is found with probability `POWER`.
     needed      Clusters to find the observed difference with that probability; None for equal values.
@@ -279,7 +278,7 @@ def pairs_test(
         return None
     if p is not None:
         least = 2.0 ** (1 - difference.clusters)
-        p = None if difference.clusters < FEWEST else max(p, least)
+        p = None if difference.clusters < TEST_CLUSTERS else max(p, least)
     elif difference.value == 0:
         p = 1.0
     elif difference.standard_error:
@@ -287,7 +286,7 @@ def pairs_test(
     equal = abs(difference.value) <= ROUNDING * float(np.abs(apart).max())
     detectable, needed = _power(difference, equal)
     if needed and least:
-        needed = max(needed, FEWEST)
+        needed = max(needed, TEST_CLUSTERS)
     return PairedTest(difference, (float(first.mean()), float(second.mean())), p, least, detectable, needed)
 
 
@@ -339,17 +338,18 @@ def effective_size(n: Any, usual: Any, binary: Any, spread: Any, robust: Any, *,
     robust  n times the cluster-robust variance of the mean; None for one image.
     graded  Whether values lie between the ends; the prior then has their variance, not that of yes and no.
 
-    The design effect is robust / binary, with an intraclass correlation in [0, 1]. Few dissenting samples
-    (n binary) say little about it: it is averaged with the prior of `ALIKE`, by the weight of one image. The
-    size is Korn & Graubard's, Survey Methodology 24 (1998), without their factor of t; the average is ours.
+    The observed design effect is robust / binary, with an intraclass correlation in [0, 1]. Few dissenting
+    samples (n binary) say little about it: it is averaged with the one of `PRIOR_CORRELATION`, which has the
+    weight of one image. The size is Korn & Graubard's, Survey Methodology 24 (1998), without their factor of
+    t; the average is ours.
     """
     usual = np.maximum(usual, 1.0)
-    dissent, assumed = n * binary, 1 + (usual - 1) * ALIKE
+    dissent, assumed = n * binary, 1 + (usual - 1) * PRIOR_CORRELATION
     with np.errstate(invalid="ignore", divide="ignore"):
-        alike = usual
+        clustering = usual  # the part of the observed design effect that is due to clusters
         if robust is not None:
-            alike = np.clip(np.nan_to_num(np.divide(robust, spread), nan=1.0), 1.0, usual)
-        observed = np.nan_to_num(np.divide(spread, binary) * alike, nan=1.0)
+            clustering = np.clip(np.nan_to_num(np.divide(robust, spread), nan=1.0), 1.0, usual)
+        observed = np.nan_to_num(np.divide(spread, binary) * clustering, nan=1.0)
         assumed *= spread / binary if graded else 1.0
     return n * (dissent + usual) / (dissent * observed + usual * assumed)
 
