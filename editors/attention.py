@@ -1,7 +1,8 @@
-"""Cross-attention of InstructPix2Pix's UNet that is recorded (ZONE), weighted per word (Prompt-to-Prompt), or
-guided away from a negative prompt (NAG, VSF).
+"""Records the cross-attention of InstructPix2Pix's UNet (ZONE), weights it per word (Prompt-to-Prompt), or
+guides it away from a negative prompt (NAG, VSF).
 
-Parts: the record; the rules of guidance; the attention processor that uses both; weights of words.
+Parts: the record; rules of guidance; the attention processor that uses both; weights of words. In shapes: B
+samples, h * w cells, T tokens, d features per head.
 """
 
 from __future__ import annotations

@@ -281,7 +281,8 @@ class DiffusersPipeline(Editor):
 
         # The call; a pipeline of blocks returns the rewriter's text in place of the prompt.
         texts: Sequence[str | None] = [None] * len(requests)
-        if isinstance(self._pipeline, diffusers.ModularPipeline):
+        is_modular = isinstance(self._pipeline, diffusers.ModularPipeline)
+        if is_modular:
             output = self._pipeline(output_type="np", output=[recipe.result, "prompt"], **arguments)
             if self._rewriter or output["prompt"] != arguments["prompt"]:
                 texts = [output["prompt"]]

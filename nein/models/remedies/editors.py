@@ -122,8 +122,8 @@ class WithRemedy(editors.Editor):
         return json_digest({"editor": self._editor.fingerprint, "mended": self._facts})
 
     def usage(self) -> Json:
-        editors_usage, helpers_usage = (getattr(m, "usage", dict)() for m in (self._editor, self._helper))
-        return add_usage(editors_usage, helpers_usage)
+        first, second = (getattr(model, "usage", dict[str, Any])() for model in (self._editor, self._helper))
+        return add_usage(first, second)
 
     def stop(self) -> None:
         for model in (self._editor, self._helper):
