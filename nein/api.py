@@ -355,8 +355,7 @@ def _to_frame(sheet: Sheet) -> pd.DataFrame:
 
 # --- models as arguments -------------------------------------------------------------------------
 def _name_models(models: Any) -> tuple[list[str], Json]:
-    """(names for the command, name -> object) of one model, several, or a mapping from names to models. A
-    model is a text or a path, which the command resolves, or an object."""
+    """(names for the command, name -> object), of one model, several, or a mapping from names to models."""
     several = models if isinstance(models, Mapping | list | tuple | set) else [models]
     pairs = several.items() if isinstance(several, Mapping) else [("", model) for model in several]
     names: list[str] = []

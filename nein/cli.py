@@ -1,7 +1,5 @@
-"""The command `nein`: finds the subcommand in a table, parses its options, imports it and runs it.
-
-Packages add benchmarks by entry points of the group `nein.benchmarks` (`nein.benchmarks.registry`).
-"""
+"""The command `nein`: finds the subcommand in a table, parses its options, imports it and runs it. Packages
+add benchmarks to the table by entry points of the group `nein.benchmarks` (`nein.benchmarks.registry`)."""
 
 from __future__ import annotations
 
@@ -188,8 +186,7 @@ def _submit(words: Sequence[str]) -> int:
     config_class: Any = pkgutil.resolve_name(command.configuration)
     bases = (config_class, SlurmJobs)
     combined: Any = dataclasses.make_dataclass(config_class.__name__, [], bases=bases, kw_only=True)
-    description = f"{command.help}."
-    config, dry_run = options.read(combined, flags, prog=f"nein slurm {name}", description=description)
+    config, dry_run = options.read(combined, flags, prog=f"nein slurm {name}", description=f"{command.help}.")
     if dry_run:
         print(options.dump(config), end="")
         return 0
@@ -254,10 +251,9 @@ def commands() -> dict[str, Command]:
 
 
 def _match(words: Sequence[str]) -> tuple[tuple[str, Command, list[str]] | None, dict[str, Command]]:
-    """((name, command, words after the name) or None, searched table): the command with the longest name at
-    the start of `words`. Plug-ins are loaded only if no command of ours fits."""
+    """((name, command, words after it) or None, searched table): the longest name that `words` begin with."""
     first, pair, table = words[0], " ".join(words[:2]), COMMANDS
-    for find_table in (lambda: COMMANDS, commands):
+    for find_table in (lambda: COMMANDS, commands):  # plug-ins are loaded only if no command of ours fits
         table = find_table()
         if pair in table:
             return (pair, table[pair], list(words[len(pair.split()) :])), table

@@ -39,8 +39,7 @@ def fetch_command(name: str, command: Command, words: Sequence[str]) -> int | st
 
 
 def fetch(needs: Sequence[Need]) -> int | str:
-    """Downloads missing files; returns the last line or, if something was refused, exit code 1. Raises
-    UserError if nobody answers, the disk is full, or HF_HUB_OFFLINE is set."""
+    """Downloads missing files; returns the last line or, if one was refused, exit code 1."""
     if not needs:
         return f"{NOTHING}\n"
     refused = []

@@ -217,15 +217,15 @@ GENERATE = {
 
 
 def _list_presets(kinds: Iterable[str]) -> Iterator[Entry]:
-    """The models of these kinds in the presets of all commands, each once, except those in NegBench's own
-    table. Kind "choices": a model that answers multiple choice."""
+    """The models of these kinds in all presets, each once, except those in NegBench's own table."""
     from nein.benchmarks.negbench.models import MODELS
     from nein.models.needs import model_needs
 
     users_of: dict[tuple[str, str], list[str]] = {}  # (reference, kind) -> ["COMMAND PRESET"]
     commands = {benchmark.typed: benchmark.config for benchmark in map(registry.get, registry.names())}
     commands |= {command: pkgutil.resolve_name(name) for command, name in GENERATE.items()}
-    option_names = {"vqa": "judge", "ovd": "detector", "choices": "model"}  # kind -> option without `models`
+    # Kind -> option outside `models`; "choices" is a model that answers multiple choice.
+    option_names = {"vqa": "judge", "ovd": "detector", "choices": "model"}
     for command, config_class in commands.items():
         for preset, config in _read_presets(config_class):
             models = {kind: getattr(config, option, None) for kind, option in option_names.items()}

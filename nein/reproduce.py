@@ -152,8 +152,7 @@ def announce(config: ReproduceConfig) -> list[str]:
 
 
 def agreement(printed: PaperEstimate, ours: Mapping[str, Any], preset: str, samples: int | None) -> str:
-    """ "yes" or "no": whether the published value lies in our interval; or why they cannot be compared.
-    ours: `value`, `low`, `high`, `n`, `unscored`; samples: a limit."""
+    """ "yes" or "no": whether the published value lies in our interval; or why they cannot be compared."""
     total = ours["n"] + ours["unscored"]
     if preset == "nano":
         return "miniature models: not comparable"

@@ -1,5 +1,4 @@
-"""`Command`, a row of the table of commands; groups of options that commands inherit; and `start`, which
-makes the executor that the option `--on` chooses."""
+"""Declares what a command is, groups of options that commands inherit, and the executor of `--on`."""
 
 from __future__ import annotations
 

@@ -80,8 +80,7 @@ class AnswerCache:
             db.execute("INSERT OR REPLACE INTO spent VALUES (?, ?)", (model, json.dumps(entry)))
 
     def read_spending(self) -> dict[str, Json]:
-        """Model -> its sums: requests, tokens, seconds, and `dollars`; `dearest` is the price of the dearest
-        request. Dollars are decimal strings, None without a price."""
+        """Model -> sums of its requests; `dearest`: of one request. Dollars are decimal strings or None."""
         with self._mutex, self._translate_errors():
             return {model: json.loads(value) for model, value in self._db.execute(_SPENDING)}
 

@@ -42,8 +42,7 @@ _ABANDONED = 86_400  # seconds after which no other host still writes its draft
 @contextlib.contextmanager
 def write_file(path: Path) -> Iterator[IO[bytes]]:
     """Opens a draft that replaces `path` at the end of the `with` block (fsync, rename); an exception leaves
-    the old file. Creates the folder. Raises UserError, before any write, for a path that is a folder or lies
-    in one that is not writable."""
+    the old file. Creates the folder. Raises UserError, at once, for a path that is not writable."""
     if path.is_dir():
         raise UserError(f"'{path}' is a folder; give the name of a file.")
     draft = path.with_name(f".{path.name}.{_HOST}-{os.getpid()}-{secrets.token_hex(2)}.tmp")

@@ -306,8 +306,7 @@ class Folder:
 
     # --- blocks ----------------------------------------------------------------------------
     def check_inside(self, path: Path) -> Path:
-        """Returns `path`, which a file of this folder names. Raises UserError if it leads out of the folder
-        or through a link: the folder may come from a stranger."""
+        """Returns a path that a file of this folder names. Raises UserError if it leads out, or by a link."""
         parts = path.parts[len(self.path.parts) :]
         is_safe = path.is_relative_to(self.path) and ".." not in parts and "\0" not in str(path)
         # Links above the run are the user's own; each check costs a request on a network disk.
@@ -325,8 +324,7 @@ class Folder:
         return {int(file.stem) for file in files if file.stem.isdigit()}
 
     def read(self, output: str, number: int) -> list[Any]:
-        """The rows of a block, of their type in `row_types`. Raises UserError for a row of another type, and
-        for a file whose head names another output or number."""
+        """The rows of a block, of their `row_types`. Raises UserError for other rows or another head."""
         row_type = self.row_types.get(output) or self.row_types.get(output.partition("/")[0], Row)
         path = self.block_path(output, number)
         with atomic.explain_read_errors(path):

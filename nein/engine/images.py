@@ -80,8 +80,7 @@ def read_size(path: Path) -> tuple[int, int]:
 
 
 def find_file(path: Path) -> Path:
-    """The path of an existing file: as given, or with accents in another Unicode form (NFC, NFD), since
-    systems differ; the given path if there is none."""
+    """The path, or that of a file whose accents are in another Unicode form, since systems differ."""
     composed, decomposed = (Path(unicodedata.normalize(form, str(path))) for form in ("NFC", "NFD"))
     return next((candidate for candidate in (path, composed, decomposed) if is_local(candidate)), path)
 
@@ -96,8 +95,7 @@ MAX_RATIO = 256
 
 @contextlib.contextmanager
 def _open(path: Path) -> Iterator[Image.Image]:
-    """Opens a file and reads its header. Raises ImageError for Pillow's errors, also in the `with` block, and
-    for images beyond `MAX_PIXELS` or `MAX_RATIO`."""
+    """Opens a file and reads its header. Raises ImageError, also for errors in the `with` block."""
     try:
         with Image.open(path, formats=FORMATS) as image:
             limit = int(os.environ.get("NEIN_MAX_PIXELS", MAX_PIXELS))

@@ -222,8 +222,7 @@ def print_device(name: str, device: str) -> None:
 
 
 def peak_memory(device: str = "cuda") -> dict[str, int]:
-    """Peak memory of this process so far, in bytes: `host` (resident) and `device` (allocated by CUDA, if in
-    use). Empty on Windows, which does not tell."""
+    """Peak bytes of this process: `host` (resident), `device` (allocated by CUDA); {} on Windows."""
     try:
         import resource
     except ImportError:

@@ -278,8 +278,7 @@ class Executor:
 
     # --- models and notes ------------------------------------------------------------------
     def _load_model(self, step: Step) -> Any:
-        """Returns the loaded model of a step. On a GPU with less than half of its memory free, the previous
-        model is dropped before the new one is loaded."""
+        """The loaded model of a step; the previous one is dropped first if a GPU is half full."""
         model = step.stage.model
         if model is None:
             return None

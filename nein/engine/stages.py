@@ -190,8 +190,7 @@ class Task:
 def open_tasks(
     step: Step, rank: int = 0, size: int = 1, skip: Callable[[int], Any] = lambda number: None
 ) -> Iterator[Task]:
-    """Yields the selected blocks of share `rank` of `size` with a missing or invalid output.
-    skip: called with the number of every other block."""
+    """Yields the open blocks of share `rank` of `size`; calls `skip` with the numbers of the others."""
     folder, stage = step.folder, step.stage
     for number in stage.blocks.share(rank, size):
         heads = {name: folder.head(name, number) for name in stage.outputs}

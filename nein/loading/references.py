@@ -103,8 +103,7 @@ def find_cached_commit(repository: str, revision: str | None, kind: str = "model
 
 
 def check_hub(repository: str, revision: str | None = None) -> None:
-    """Raises UserError if a model is not in the hub's cache and the hub does not answer. The loader would ask
-    six times for each of its files before it failed."""
+    """Raises UserError, at once, if a model is not in the hub's cache and the hub does not answer."""
     from huggingface_hub import HfApi, constants, errors
     from huggingface_hub.utils import httpx
 
@@ -173,8 +172,7 @@ def is_local(path: str | Path) -> bool:
 
 
 def locate_embedded(reference: str) -> str:
-    """The folder of an installed package's model ("nano:clip"); any other reference is returned unchanged.
-    Raises UserError for a name that the package does not have."""
+    """The folder of an installed package's model ("nano:clip"); other references are returned unchanged."""
     scheme, colon, name = reference.partition(":")
     points = _find_entry_points(scheme, tuple(sys.path)) if colon else ()
     for point in points:
@@ -191,8 +189,7 @@ REFERENCES = "nein.references"
 
 @functools.lru_cache(maxsize=16)
 def _find_entry_points(scheme: str, path: tuple[str, ...]) -> tuple[metadata.EntryPoint, ...]:
-    """The entry points of a scheme ("nano"). Cached, since each search reads a file of every installed
-    package. path: `sys.path`, so that a changed path is searched anew."""
+    """The entry points of "nano". Cached per `sys.path`: each search reads a file of every package."""
     return tuple(metadata.entry_points(group=REFERENCES, name=scheme))
 
 
