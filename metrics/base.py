@@ -27,9 +27,7 @@ class Score:
     value: float | None  # in the metric's unit, never scaled by 100; None: *unscored*
     reason: str = ""  # why it is unscored (then always set), or an explanation of the value
     detail: Mapping[str, Any] = field(default_factory=dict)  # evidence as JSON: answer, threshold, labels
-    features: tuple[np.ndarray, np.ndarray] | None = (
-        None  # FID: of edited image and target, (D,) float32 each
-    )
+    features: tuple[np.ndarray, np.ndarray] | None = None  # FID: of edited image and target, (D,) each
     again: bool = False  # whether a retry may score it: an endpoint did not answer
 
     def __post_init__(self) -> None:

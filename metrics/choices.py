@@ -166,16 +166,12 @@ class JudgeChoices:
         self.asking = choose("way of asking a judge", asking, ASKINGS)
         self.scorings = ASKINGS[asking]
         self.concurrent: int = getattr(judge, "concurrent", 0)
+        self.usage: Callable[[], Json] = getattr(judge, "usage", dict)
+        self.stop: Callable[[], None] = getattr(judge, "stop", lambda: None)
         self.fingerprint = fingerprint({"kind": "choice", "judge": judge.fingerprint, "asking": asking})
 
     def describe(self) -> Json:
         return {**self.judge.describe(), "judge": self.judge.fingerprint, "asking": self.asking}
-
-    def stop(self) -> None:
-        self.judge.stop()
-
-    def usage(self) -> Json:
-        return getattr(self.judge, "usage", dict)()
 
     def answer(self, images: Images, questions: Questions, scorings: Sequence[str]) -> list[list[Reply]]:
         check_images(images, questions, "questions")

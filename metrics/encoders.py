@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
 from nein.loading.digests import Json, file_sha256, folder_digest, tensor_digest
@@ -445,8 +446,6 @@ class SentenceEncoder(Described):
 
     def encode(self, images: Images) -> np.ndarray:
         """Encode N images, (H, W, 3) uint8: (N, width) float32."""
-        from PIL import Image
-
         return self._encode([Image.fromarray(check_image(image)) for image in images])
 
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
@@ -467,7 +466,7 @@ def load_sentences(path_or_id: str, *, device: str, dtype: str, batch_size: int 
         from sentence_transformers import SentenceTransformer
     except ImportError:
         raise MetricError(
-            "Sentence transformers need one more package: pip install -e '.[analysis]'."
+            f"'{path_or_id}' needs sentence-transformers: pip install -e '.[analysis]'."
         ) from None
     reference = parse_reference(path_or_id.removeprefix("sentence:"))
     name, revision = reference.name, reference.revision

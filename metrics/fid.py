@@ -133,9 +133,7 @@ def jackknife_interval(
         )
     value = frechet_distance(edited, target)
     a, b = _check(edited, "edited"), _check(target, "target")
-    names = sorted(
-        {*clusters, *target_clusters}, key=lambda name: hashlib.sha256(str(name).encode()).digest()
-    )
+    names = sorted({*clusters, *target_clusters}, key=lambda n: hashlib.sha256(str(n).encode()).digest())
     group_of = {name: index % groups for index, name in enumerate(names)}
     groups_a = np.array([group_of[name] for name in clusters])  # (N,)
     groups_b = np.array([group_of[name] for name in target_clusters])  # (M,)

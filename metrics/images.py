@@ -72,9 +72,7 @@ def lpips(batch: Batch) -> list[Score]:
     """Perceptual distance between edited image and target, >= 0."""
 
     def measure(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-        return batch.models["lpips"].distances(
-            [edited for edited, _ in pairs], [target for _, target in pairs]
-        )
+        return batch.models["lpips"].distances([a for a, _ in pairs], [b for _, b in pairs])
 
     scores = []
     for value in isolate(measure, batch.pairs):  # a distance, or why there is none

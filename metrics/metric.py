@@ -94,9 +94,7 @@ class Settings:
     resolution: int = 512
     protocol: Literal["paper", "fixed"] = "paper"
     threshold: float = 0.1  # a detection counts strictly above it; 0.1 in the pipeline that NeIn uses
-    article: Literal["none", "a_an"] = (
-        "none"  # in questions: "none" in the released code, "a_an" in the paper
-    )
+    article: Literal["none", "a_an"] = "none"  # in questions; released code: "none", paper: "a_an"
     evidence: Literal["own", "both"] = "own"
     before: bool = False  # Removal also asks about the object in the unedited sample; same scores
     batch_size: int = 32  # images per pass through a network

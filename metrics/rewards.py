@@ -10,7 +10,7 @@ import ast
 import itertools
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,8 @@ class RewardJudge(Described):
 
     def __init__(self, model: Any) -> None:
         self.model = model
+        self.usage: Callable[[], Json] = getattr(model, "usage", dict)
+        self.stop: Callable[[], None] = getattr(model, "stop", lambda: None)  # ends requests to a server
 
     def score(self, sources: Images, edits: Images, instructions: Sequence[str]) -> list[Score]:
         """Score every edit; higher is better, the scale is the judge's own."""
@@ -45,13 +47,6 @@ class RewardJudge(Described):
     ) -> list[Score]:
         """Compare the edits of every pair: 1 if the first is better, 0 if the second is, 0.5 if neither."""
         raise NotImplementedError
-
-    def usage(self) -> Json:
-        return getattr(self.model, "usage", dict)()
-
-    def stop(self) -> None:
-        """Stop requests of a served model; waiting calls end."""
-        getattr(self.model, "stop", lambda: None)()
 
 
 def rank_edits(judge: RewardJudge, source: np.ndarray, edits: Images, instruction: str) -> list[Score]:

@@ -203,10 +203,8 @@ class Endpoint(Chat):
             if not failure and finish == "error":
                 failure = "finish_reason: error"
         except (KeyError, IndexError, TypeError, AttributeError):
-            quote = self.service.quote(str(reply))
-            raise NoAnswer(
-                f"the reply has no choices; the URL is not a chat-completions endpoint: {quote}"
-            ) from None
+            why = "the reply has no choices; the URL is not a chat-completions endpoint"
+            raise NoAnswer(f"{why}: {self.service.quote(str(reply))}") from None
 
         # Refusals and failures, with HTTP status 200.
         if failure:

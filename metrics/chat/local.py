@@ -15,6 +15,7 @@ from typing import Any
 
 import jinja2
 import torch
+from PIL import Image
 
 from nein.loading.digests import Json
 from nein.loading.errors import first_line, isolate
@@ -116,8 +117,6 @@ class LocalChat(Chat):
 
     def _encode_messages(self, messages: Sequence[Message]) -> dict[str, Any]:
         """Inputs of `generate`; several messages are padded on the left."""
-        from PIL import Image
-
         batch: Json = {"return_tensors": "pt"}
         if len(messages) > 1:
             batch["padding"] = True

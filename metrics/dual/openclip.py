@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 
 from nein.loading.digests import Json, folder_digest, tensor_digest
 from nein.loading.errors import choose, message
@@ -59,8 +60,6 @@ class OpenClipDual(TwoTowers):
         return loading.describe_model("dual", self.model, self.source, **about)
 
     def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
-        from PIL import Image
-
         checked = [check_image(image) for image in images]
         inputs = map_images(lambda image: self.transform(Image.fromarray(image)), checked)  # 3 S S each
         batches = map(torch.stack, split_chunks(inputs, self.batch_size))  # N 3 S S each
@@ -169,9 +168,8 @@ def _read_state_dict(file: Path) -> dict[str, torch.Tensor]:
     """Tensors of a checkpoint by name, without DistributedDataParallel's prefix "module."."""
     state = read_checkpoint(file)[0]
     if isinstance(state, Mapping):  # of a training checkpoint under one of these keys
-        state = next(
-            (state[key] for key in ("state_dict", "model", "model_state_dict") if key in state), state
-        )
+        found = [key for key in ("state_dict", "model", "model_state_dict") if key in state]
+        state = state[found[0]] if found else state
     if not isinstance(state, Mapping) or not state or not all(torch.is_tensor(v) for v in state.values()):
         raise MetricError(f"'{file}' has no state dict of tensors.")
     return {str(key).removeprefix("module."): value for key, value in state.items()}

@@ -97,6 +97,5 @@ def load(path_or_id: str, *, batch_size: int = 16, **options: Any) -> BlipMatche
     from transformers import AutoImageProcessor, AutoTokenizer, BlipForImageTextRetrieval
 
     model, source = loading.load_model(BlipForImageTextRetrieval, path_or_id, "blip", **options)
-    return BlipMatcher(
-        model, source.load_part(AutoImageProcessor), source.load_part(AutoTokenizer), source, batch_size
-    )
+    image_processor, tokenizer = source.load_part(AutoImageProcessor), source.load_part(AutoTokenizer)
+    return BlipMatcher(model, image_processor, tokenizer, source, batch_size)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 
 from nein.loading.digests import Json
 from nein.loading.errors import choose
@@ -28,9 +29,8 @@ class _Detector(Described):
         self.model, self.processor, self.source = model, processor, source
 
     def _describe(self, **fields: str) -> Json:
-        return loading.describe_model(
-            "ovd", self.model, self.source, library=loading.library_version(), **fields
-        )
+        library = loading.library_version()
+        return loading.describe_model("ovd", self.model, self.source, library=library, **fields)
 
     def check_length(self, label: str, ids: torch.Tensor) -> None:
         """Raise MetricError for a label of more tokens, `ids` (1, tokens), than the text model can read."""
@@ -75,9 +75,8 @@ class Owlv2Detector(_Detector):
                 sides = torch.tensor([max(images[i].shape[:2]) for i in batch], device=boxes.device)  # (N,)
                 boxes = boxes * sides[:, None, None]  # in pixels: the image is at the square's top left
                 batch_labels = [list(dict.fromkeys(labels[i])) for i in batch]
-                for i, found in zip(
-                    batch, self._score(features, boxes, batch_labels, threshold), strict=True
-                ):
+                results = self._score(features, boxes, batch_labels, threshold)
+                for i, found in zip(batch, results, strict=True):
                     detections[i] = found
         return detections
 
@@ -132,10 +131,9 @@ class Owlv2Detector(_Detector):
             best = scores.max(0)  # values and indices (L,), over boxes; of equal ones the first
             counts = (scores > threshold).sum(0)  # (L,)
             fields = (best.values, counts, corners[best.indices], find_named_scores(own_logits))
+            lists = [field.tolist() for field in fields]
             found = {}
-            for label, score, number, box, named in zip(
-                row, *(field.tolist() for field in fields), strict=True
-            ):
+            for label, score, number, box, named in zip(row, *lists, strict=True):
                 found[label] = Detection(score, number, tuple(box), named)
             detections.append(found)
         return detections
@@ -209,8 +207,6 @@ class ZeroShotDetector(_Detector):
 
     def _run(self, image: np.ndarray, label: str) -> tuple[torch.Tensor, torch.Tensor]:
         """Run the model: (logits (P,), boxes (P, 4) as center and size relative to the image), float32."""
-        from PIL import Image
-
         text: Any = f"{label.lower().rstrip('.')}." if self.is_grounded else [[label]]
         inputs = self._preprocess(images=Image.fromarray(image), text=text, return_tensors="pt")
         if not self.is_grounded:

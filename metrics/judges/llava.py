@@ -102,9 +102,7 @@ class LlavaNextJudge(LocalChat, Described):
             for k, i in enumerate(rows):
                 pixels, size = inputs["pixel_values"][k : k + 1], inputs["image_sizes"][k : k + 1]
                 image_ids = [self._image_id] * self._count_image_tokens(images[i])
-                by_head: dict[
-                    TokenIds, list[str]
-                ] = {}  # prompts that differ before the image share no prefix
+                by_head: dict[TokenIds, list[str]] = {}  # a prefix needs the same beginning, too
                 for prompt in questions[i]:
                     by_head.setdefault(heads[prompt], []).append(prompt)
                 for head, prompts in by_head.items():
