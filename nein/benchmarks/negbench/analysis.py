@@ -5,8 +5,7 @@ coordinates.csv, pca.png and pca-all.png, like figures 6 and 9 of the paper.
 
 The paper prints five templates of each group (Alhamoud et al., CVPR 2025, appendix); they come first and are
 marked (`PUBLISHED`). The rest is written here in the same spirit: the k-th negated template denies what the
-k-th affirmed one says. {A}, {B}: object with article; {a}, {b}: without, after "no".
-"""
+k-th affirmed one says. {A}, {B}: object with article; {a}, {b}: without, after "no"."""
 
 from __future__ import annotations
 
@@ -82,8 +81,7 @@ This image depicts both {A} and {B} | This image displays {A} and {B}
 This image presents {A} and {B} | {A} and {B} are shown in this image
 {A} and {B} are part of this image | {A} and {B} are found in this image
 Both {A} and {B} are in the picture | The picture shows {A} together with {B}
-This photo contains both {A} and {B} | The scene includes {A} as well as {B}
-"""
+This photo contains both {A} and {B} | The scene includes {A} as well as {B}"""
 _FIRST = """
 This image includes {A} but not {B} | {A} is present in this image but not {B}
 This image shows {A} but not {B} | This image features {A} but not {B}
@@ -96,8 +94,7 @@ This image presents {A} and not {B} | {A} is shown in this image but {B} is not
 {A} is part of this image but {B} is not | {A} is found in this image but not {B}
 {A} occurs in this image while {B} does not | {A} is in the picture and {B} is not
 The picture shows {A} but no {b} | This photo contains {A} without {B}
-The scene includes {A} and excludes {B} | {A} is depicted in this image but {B} is missing
-"""
+The scene includes {A} and excludes {B} | {A} is depicted in this image but {B} is missing"""
 _NEITHER = """
 This image includes neither {A} nor {B} | Neither {A} nor {B} are present in this image
 This image shows neither {A} nor {B} | Neither {A} nor {B} are depicted in this image
@@ -110,8 +107,7 @@ This image displays neither {A} nor {B} | This image presents neither {A} nor {B
 Neither {A} nor {B} is shown in this image | Neither {A} nor {B} is part of this image
 Neither {A} nor {B} is found in this image | Neither {A} nor {B} is in the picture
 The picture shows neither {A} nor {B} | This photo contains no {a} and no {b}
-The scene includes neither {A} nor {B} | This image lacks both {A} and {B}
-"""
+The scene includes neither {A} nor {B} | This image lacks both {A} and {B}"""
 TEMPLATES: dict[str, tuple[str, ...]] = {
     AFFIRMED: tuple(yes for yes, _ in _ONE),
     DENIED: tuple(no for _, no in _ONE),
@@ -294,8 +290,6 @@ def scatter(figures: pd.DataFrame, *, points: pd.DataFrame) -> plots.Canvas:
 
 
 # --- command ----------------------------------------------------------------------------------------
-
-
 def run(options: AnalyseConfig) -> None:
     """The command. Raises UserError or MetricError."""
     pairs, out = options.pairs() or PAIRS, options.out

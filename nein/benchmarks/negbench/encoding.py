@@ -1,8 +1,7 @@
 """The stage that encodes images or sentences with a two-tower model, and keeps the features in a cache.
 
 Images are cut into blocks over all tasks of a data set, sentences over all of a task; a block is encoded as
-a whole, so that no feature depends on `--limit` or on the selected tasks.
-"""
+a whole, so that no feature depends on `--limit` or on the selected tasks."""
 
 from __future__ import annotations
 
@@ -43,8 +42,7 @@ class Encoding(Stage):
 
     names      Distinct references or sentences, in an order that no selection changes.
     selection  The names whose blocks are encoded.
-    media      The images and videos; None: `names` are sentences.
-    """
+    media      The images and videos; None: `names` are sentences."""
 
     def __init__(
         self,

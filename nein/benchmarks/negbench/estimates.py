@@ -16,8 +16,7 @@ effect, part           of minimal pairs (`nein.statistics.two_way`), by part (ca
                        unit of scores, and as share of the sum of squares; text alone; same caption
 without@k              share of the images found that lack the denied object, with the columns statistic
                        ("judged", "corrected") and refused; avoided@k: negated minus original captions;
-                       satisfied@k: share that pass the questions of a test
-"""
+                       satisfied@k: share that pass the questions of a test"""
 
 from __future__ import annotations
 
@@ -81,8 +80,6 @@ def _subtract_means(first: ScoreTable, second: ScoreTable, **labels: Any) -> Row
 
 
 # --- retrieval -------------------------------------------------------------------------------------
-
-
 def _estimate_retrieval(table: ScoreTable) -> Figures:
     """Recall at each k, by direction and kind of captions, and the gap between the kinds."""
     for direction in (TEXT_TO_IMAGE, IMAGE_TO_TEXT):
@@ -103,8 +100,7 @@ def _pair_gap(original: ScoreTable, negated: ScoreTable) -> tuple[Estimate | Non
     """The paired negation gap over items with both kinds of captions, and the number of unscored pairs.
 
     If an item has as many captions of either kind, its k-th captions are a pair, which counts if both are
-    scored. Otherwise (a paraphrase was lost) all of its scored captions count, paired by image alone.
-    """
+    scored. Otherwise (a paraphrase was lost) all of its scored captions count, paired by image alone."""
     sides = []
     for index, side in enumerate((original, negated)):
         # Both have the same categories, so equal codes are equal items.
@@ -161,8 +157,6 @@ def _estimate_judged(table: ScoreTable, rates: Rates | None) -> Figures:
 
 
 # --- questions -------------------------------------------------------------------------------------
-
-
 def _estimate_choices(table: ScoreTable) -> Figures:
     """Accuracy by type of question with gap, baselines and chance; and which templates are chosen."""
     questions = table.where(metric="accuracy")
@@ -235,8 +229,6 @@ def _estimate_wrong(rows: ScoreTable, type_: str) -> Figures:
 
 
 # --- groups of questions ---------------------------------------------------------------------------
-
-
 def _estimate_groups(table: ScoreTable) -> Figures:
     """Shares of groups of questions that are answered right together, by score."""
     joint = table.where(metric="joint")

@@ -5,8 +5,7 @@ each negated caption, of the original caption of the same image, and at images d
 images found -> questions to the judge -> rows of verdicts.
 
 SimpleNeg brings its own questions, which `nein negbench eval` asks (`Judging`) once all images have features.
-Other data are judged by `nein negbench judge`, with a calibrated judge (judged.csv).
-"""
+Other data are judged by `nein negbench judge`, with a calibrated judge (judged.csv)."""
 
 from __future__ import annotations
 
@@ -35,9 +34,8 @@ JUDGED_CSV = "judged.csv"
 UNPARSED = "neither yes nor no"  # the reason of a verdict that an answer does not give
 DEPTH = max(KS)  # images judged per query
 
+
 # --- queries, and the images that they find --------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Query:
     """One caption, with one object that the negated caption of its image denies."""
@@ -55,8 +53,7 @@ def make_queries(
 ) -> list[Query]:
     """A query per denial and kind, with the images that it finds among those with features.
 
-    most  Number of denials, evenly spread; None: all. A caption without a feature makes none.
-    """
+    most  Number of denials, evenly spread; None: all. A caption without a feature makes none."""
     denials = []
     for query, captions in _list_denials(task):
         if all(text is None or text in texts.rows for text in captions.values()):
@@ -114,8 +111,6 @@ def _list_denials(task: RetrievalTask) -> Iterator[tuple[Query, dict[str, str | 
 
 
 # --- questions to the judge, and its verdicts ------------------------------------------------------
-
-
 def collect_words(queries: Sequence[Query]) -> dict[str, list[Word]]:
     """Image found -> the objects and questions that the judge is asked about it, each once."""
     words_of: dict[str, dict[Word, None]] = {}  # a dict as an ordered set

@@ -1,8 +1,7 @@
 """Finds and loads the models of `nein negbench`: the table `MODELS`, then a model by name or reference.
 
 A model is a name of `MODELS`, NAME=REFERENCE (that row's published numbers with other weights), or a
-reference as `metrics.load_dual`, `metrics.load_choices` or `metrics.load_judge` ("itm") takes it.
-"""
+reference as `metrics.load_dual`, `metrics.load_choices` or `metrics.load_judge` ("itm") takes it."""
 
 from __future__ import annotations
 

@@ -5,8 +5,7 @@ A generative model is shown the image with all options and answers with a letter
 (appendix A; its wording is not published). Order of options and ties: `protocol` in docs/reference/quirks.md.
 
 Baselines: "text only" shows a gray image in place of each (Goyal et al., CVPR 2017, arXiv:1612.00837);
-"picture only" shows a caption, or asks a question, that says nothing.
-"""
+"picture only" shows a caption, or asks a question, that says nothing."""
 
 from __future__ import annotations
 
@@ -65,8 +64,6 @@ def order_options(question: Question, seed: int, protocol: str = "fixed") -> lis
 
 
 # --- stages ----------------------------------------------------------------------------------------
-
-
 class LoadedQuestion(NamedTuple):
     """A question with its images, and why one of them cannot be read ("": all can)."""
 
@@ -216,8 +213,7 @@ class Matching(Questions):
 class FileAnswers(Asking):
     """Reads letters in the answers of another harness's log. Rows: as of `Asking`.
 
-    answers  `question_key` -> answer.
-    """
+    answers  `question_key` -> answer."""
 
     def __init__(self, *args: Any, answers: Mapping[str, str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -243,8 +239,6 @@ class FileAnswers(Asking):
 
 
 # --- questions for another harness -----------------------------------------------------------------
-
-
 def question_key(task: Task, question: Question) -> str:
     """The name of a question in other harnesses."""
     return f"{task.name}.{task.variant}/{question.id}"
@@ -275,8 +269,6 @@ def _read_png(media: Media, question: Question) -> bytes:
 
 
 # --- baselines -------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class BlindTask:
     """The distinct questions of a task without its images ("text only") or its texts ("picture only")."""

@@ -5,8 +5,7 @@ Text to image: the share of captions whose image is among the k best. Image to t
 have a caption among the k best. Scores are cosines in float64; two that differ by less than `TIE` are equal,
 and `protocol` decides what a tie counts: docs/reference/quirks.md.
 
-Sizes: N captions, G gallery entries, Q queries (N or G), D features.
-"""
+Sizes: N captions, G gallery entries, Q queries (N or G), D features."""
 
 from __future__ import annotations
 
@@ -19,6 +18,7 @@ from nein.benchmarks.baselines import PICTURE_ONLY, TEXT_ONLY
 from nein.loading.errors import choose
 from nein.metrics.dual import prepare, products
 
+Array = np.ndarray
 PROTOCOLS = ("fixed", "paper")
 KS = (1, 5)
 TIE = 1e-13  # above the rounding error of a sum in another order (width * 2**-53)
@@ -30,13 +30,13 @@ ROWS = 4096  # rows of features in memory at once
 class Ranks:
     """The rank of each query's best own gallery entry, as counts: (Q,) arrays."""
 
-    best: np.ndarray  # (Q,) float: the score of that entry
-    better: np.ndarray  # (Q,) int: entries that score higher
-    tied: np.ndarray  # (Q,) int: entries of other queries with the same score
-    relevant: np.ndarray  # (Q,) int: own entries with that score; 0: the query has none
-    before: np.ndarray  # (Q,) int: tied entries that come before the first own one in the gallery
+    best: Array  # (Q,) float: the score of that entry
+    better: Array  # (Q,) int: entries that score higher
+    tied: Array  # (Q,) int: entries of other queries with the same score
+    relevant: Array  # (Q,) int: own entries with that score; 0: the query has none
+    before: Array  # (Q,) int: tied entries that come before the first own one in the gallery
 
-    def recall(self, k: int, protocol: str = "fixed") -> np.ndarray:
+    def recall(self, k: int, protocol: str = "fixed") -> Array:
         """(Q,) float64: the probability that an own entry is among the first k, if ties are in random order:
         1 - C(tied, r) / C(relevant + tied, r), with r places left for tied entries. "paper": file order."""
         if choose("protocol", protocol, PROTOCOLS) == "paper":
@@ -49,17 +49,13 @@ class Ranks:
             missed = np.where(i < free_places, missed * share, missed)
         return 1.0 - missed
 
-    def select(self, queries: np.ndarray) -> Ranks:
+    def select(self, queries: Array) -> Ranks:
         arrays = (self.best, self.better, self.tied, self.relevant, self.before)
         return Ranks(*(array[queries] for array in arrays))
 
 
 def rank(
-    texts: np.ndarray,
-    pictures: np.ndarray,
-    caption_rows: np.ndarray,
-    gallery_rows: np.ndarray,
-    targets: np.ndarray,
+    texts: Array, pictures: Array, caption_rows: Array, gallery_rows: Array, targets: Array
 ) -> tuple[Ranks, Ranks]:
     """Ranks of (every caption's image in the gallery, every gallery entry's captions among all captions).
 
@@ -67,8 +63,7 @@ def rank(
     caption_rows     (N,) each caption's row of `texts`, at least one.
     gallery_rows     (G,) each gallery entry's row of `pictures`; an entry without a caption is no query
                      (`relevant` 0).
-    targets          (N,) each caption's gallery entry.
-    """
+    targets          (N,) each caption's gallery entry."""
     gallery = prepare(pictures[gallery_rows])  # (G, D) float64
     count, size = len(caption_rows), len(gallery)
     step = max(1, BLOCK_SIZE // max(gallery.shape))
@@ -108,7 +103,7 @@ def rank(
     return to_image, Ranks(best, better, tied, relevant, before)
 
 
-def _compare_scores(scores: np.ndarray, limit: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _compare_scores(scores: Array, limit: Array) -> tuple[Array, Array, Array]:
     """(mask of the scores above the limit, rows and columns of the scores equal to it), within `TIE`."""
     is_above = scores > limit + TIE  # (captions of the block, G)
     rows, columns = np.divmod(np.flatnonzero((scores > limit - TIE) ^ is_above), scores.shape[1])
@@ -116,14 +111,8 @@ def _compare_scores(scores: np.ndarray, limit: np.ndarray) -> tuple[np.ndarray, 
 
 
 # --- baselines --------------------------------------------------------------------------------------
-
-
 def rank_baselines(
-    texts: np.ndarray,
-    pictures: np.ndarray,
-    caption_rows: np.ndarray,
-    gallery_rows: np.ndarray,
-    targets: np.ndarray,
+    texts: Array, pictures: Array, caption_rows: Array, gallery_rows: Array, targets: Array
 ) -> tuple[dict[str, Ranks], dict[str, Ranks]]:
     """(baseline -> ranks of captions, baseline -> ranks of images); arguments as of `rank`.
 
@@ -142,15 +131,13 @@ def rank_baselines(
     return to_image, to_text
 
 
-def _score_all(vectors: np.ndarray, rows: np.ndarray, feature: np.ndarray) -> np.ndarray:
+def _score_all(vectors: Array, rows: Array, feature: Array) -> Array:
     """(len(rows),) float64: the scores of these rows of the (N, D) features with one feature, (D,)."""
     starts = range(0, len(rows), ROWS)
     return np.concatenate([products(prepare(vectors[rows[s : s + ROWS]]), feature) for s in starts])
 
 
-def mean_feature(
-    vectors: np.ndarray, rows: np.ndarray | None = None, features: str = "normalised"
-) -> np.ndarray:
+def mean_feature(vectors: Array, rows: Array | None = None, features: str = "normalised") -> Array:
     """(D,) float64: the mean of these rows of the (N, D) features, each prepared; None: of all rows."""
     rows = np.arange(len(vectors)) if rows is None else rows
     total = np.zeros(vectors.shape[1])
@@ -159,7 +146,7 @@ def mean_feature(
     return total / max(1, len(rows))
 
 
-def rank_shared_scores(scores: np.ndarray, owner: np.ndarray, queries: int) -> Ranks:
+def rank_shared_scores(scores: Array, owner: Array, queries: int) -> Ranks:
     """Ranks of `queries` that all share the scores (M,) of M entries; owner: (M,) the query of each entry."""
     best = np.full(queries, -np.inf, dtype=np.float32)  # (Q,)
     np.maximum.at(best, owner, scores)
@@ -176,16 +163,9 @@ def rank_shared_scores(scores: np.ndarray, owner: np.ndarray, queries: int) -> R
 
 
 # --- first images -----------------------------------------------------------------------------------
-
-
 def find_top(
-    texts: np.ndarray,
-    pictures: np.ndarray,
-    caption_rows: np.ndarray,
-    gallery_rows: np.ndarray,
-    count: int,
-    seeds: Sequence[int],
-) -> np.ndarray:
+    texts: Array, pictures: Array, caption_rows: Array, gallery_rows: Array, count: int, seeds: Sequence[int]
+) -> Array:
     """(N, count) int64 gallery entries per caption, the best first; ties in an order drawn by its seed."""
     gallery = prepare(pictures[gallery_rows])  # (G, D)
     entries = np.empty((len(caption_rows), min(count, len(gallery))), dtype=np.int64)

@@ -85,8 +85,7 @@ def _make_run(
     """The run of a model on a data set.
 
     model    None for a log of another harness.
-    answers  Of a log: `questions.question_key` -> answer.
-    """
+    answers  Of a log: `questions.question_key` -> answer."""
     # What decides the rows.
     identity: Row = {
         "model": references.identify(choice.asked),

@@ -2,8 +2,7 @@
 
 Metrics of the table are those that `estimates` lists, of single samples, and
 
-cell, answer cell      of minimal pairs the four scores, or yes (1) and no (0), in the order of `two_way`
-"""
+cell, answer cell      of minimal pairs the four scores, or yes (1) and no (0), in the order of `two_way`"""
 
 from __future__ import annotations
 
@@ -119,8 +118,7 @@ def table_choices(rows: Iterable[Row], knows_types: bool = True, is_yes_no: bool
     """Table rows of every choice row and baseline, then of the groups of questions that belong together.
 
     knows_types  The data have templates and types, not only the right option.
-    is_yes_no    The options are yes and no.
-    """
+    is_yes_no    The options are yes and no."""
     groups: dict[str, dict[tuple[str, int], list[Row]]] = {}  # score -> (name, size) -> its questions
     for row in rows:
         labels = {"id": row["id"], "source": row["source"], "type": row["type"] if knows_types else None}

@@ -2,8 +2,7 @@
 run from these rows.
 
 Retrieval: id, item, source, kind, direction, reason, and the recalls, also of the baselines ("text only@1").
-Judged retrieval: `judged.make_verdict_rows`. Multiple choice: `make_choice_row`. No value: a reason.
-"""
+Judged retrieval: `judged.make_verdict_rows`. Multiple choice: `make_choice_row`. No value: a reason."""
 
 from __future__ import annotations
 
@@ -51,8 +50,6 @@ def read_rows(model_tasks: ModelTasks, task: Any) -> Iterator[Row]:
 
 
 # --- retrieval -------------------------------------------------------------------------------------
-
-
 def score_retrieval(
     task: RetrievalTask, pictures: Encoded, texts: Encoded, *, protocol: str = "fixed"
 ) -> Iterator[Row]:
@@ -135,8 +132,6 @@ def _make_recalls(ranks: Mapping[str, Ranks], protocol: str) -> list[Row | None]
 
 
 # --- multiple choice -------------------------------------------------------------------------------
-
-
 def score_choices(
     task: ChoiceTask,
     pictures: Encoded,
@@ -214,8 +209,7 @@ def make_choice_row(
     """The row of a question: its options, the choice as shares of them, and the credit.
 
     outcome  `scores` of the options, or `chosen`, with the reason if there is none.
-    blind    Baseline -> scores, or the choice as shares; under "paper" all-equal scores have no credit.
-    """
+    blind    Baseline -> scores, or the choice as shares; under "paper" all-equal scores have no credit."""
     order, by_score = order_options(question, seed, protocol), "scores" in outcome
     credits: dict[str, float | None] = {}
     for baseline, values in blind.items():

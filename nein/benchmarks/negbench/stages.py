@@ -1,7 +1,6 @@
 """`ModelTasks`: the tasks of a NegBench run, a model on a data set, with the stages that compute them.
 
-`runs` makes it from the tasks that a command selects; `report` makes it again from a finished folder.
-"""
+`runs` makes it from the tasks that a command selects; `report` makes it again from a finished folder."""
 
 from __future__ import annotations
 

@@ -64,8 +64,7 @@ def load(
     names        Rows of `registry.ROWS`; "all": those whose files exist, except rows marked `by_name`. Of
                  "nano", "all" is NegBench over its scenes, drawn by `scenes`, `split` and `seed`.
     image_roots  "FOLDER", or "NAME=FOLDER" for one data set; see `media.Files`.
-    protocol     For readers whose release has a bug: docs/reference/quirks.md.
-    """
+    protocol     For readers whose release has a bug: docs/reference/quirks.md."""
     if is_nano(data):
         drawn = dict.fromkeys(NANO if name == "all" else name for name in names)
         return [_draw_dataset(name, data, scenes, split, seed, protocol) for name in drawn]
@@ -134,8 +133,6 @@ def select_tasks(
 
 
 # --- the miniature world ---------------------------------------------------------------------------
-
-
 def _draw_dataset(name: str, data: str, scenes: int | None, split: str, seed: int, protocol: str) -> DataSet:
     """NegBench over the miniature world, or pairs about its scenes."""
     from nein.datasets.negbench import drawn
@@ -160,8 +157,6 @@ def _draw_dataset(name: str, data: str, scenes: int | None, split: str, seed: in
 
 
 # --- released files --------------------------------------------------------------------------------
-
-
 def _parse_roots(image_roots: Sequence[str]) -> dict[str, Path]:
     """`--image-root` as data set, or "" for all others -> folder."""
     folders: dict[str, Path] = {}

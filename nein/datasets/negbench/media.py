@@ -63,15 +63,12 @@ def file_name(reference: str) -> str:
 
 
 # --- images on disk, and drawn ---------------------------------------------------------------------
-
-
 class Files(Media):
     """Images and videos on disk.
 
     root        (`--image-root`) A reference is tried below it, then shorter and shorter tails of it, then its
                 file name anywhere below. None: references are paths.
-    csv_folder  The folder of the CSV file: relative paths begin there.
-    """
+    csv_folder  The folder of the CSV file: relative paths begin there."""
 
     def __init__(self, root: Path | None = None, csv_folder: Path | None = None) -> None:
         if root is not None and not root.is_dir():
@@ -147,14 +144,11 @@ class Drawn(Media):
 
 
 # --- videos ----------------------------------------------------------------------------------------
-
-
 def choose_frames(length: int) -> list[int]:
     """The indices of the frames taken of a video with `length` frames: the middles of four equal parts.
 
     >>> choose_frames(100)
-    [12, 36, 62, 86]
-    """
+    [12, 36, 62, 86]"""
     edges = np.linspace(0, length - 1, min(4, length) + 1).astype(int)
     return [int(np.round((a + b) / 2)) for a, b in itertools.pairwise(edges)]
 

@@ -6,8 +6,7 @@
     NegCap           filepath and one caption per row: the released training code does not parse a cell
 
 Ours have further columns, which the released code ignores: `id`, `source`, `template_0` .. (each option's
-own), `positive_objects`, `negative_objects`.
-"""
+own), `positive_objects`, `negative_objects`."""
 
 from __future__ import annotations
 
@@ -47,7 +46,6 @@ _OUR_COLUMNS = ("id", "source", "positive_objects", "negative_objects")
 
 
 # --- reading files -----------------------------------------------------------------------------
-
 
 CELL_LIMIT = 1 << 28  # characters: a cell may be an image in base64
 
@@ -136,8 +134,6 @@ def _iter_records(path: Path, needed: Sequence[str]) -> Iterator[tuple[str, dict
 
 
 # --- writing files -----------------------------------------------------------------------------
-
-
 @dataclass
 class Table:
     """A CSV file of captions, or of questions with up to `options` options, written record by record; it gets
@@ -145,8 +141,7 @@ class Table:
 
     training  One caption per row (`ID/c0`, `ID/c1`, ..), which the released training code reads with
               `--csv-img-key filepath --csv-caption-key caption --csv-separator ,`; a question that affirms
-              the only object of its image (or none) has the type MODIFIED.
-    """
+              the only object of its image (or none) has the type MODIFIED."""
 
     path: Path
     files: contextlib.ExitStack
@@ -216,8 +211,6 @@ def write(
 
 
 # --- names and cells ---------------------------------------------------------------------------
-
-
 def shorten_names(references: Iterable[str]) -> dict[str, str]:
     """Reference -> the shortest unique end of its path: "dog.jpg", or "patient7/study1/view1_frontal.jpg"."""
     ends: dict[str, list[str]] = {}

@@ -159,8 +159,7 @@ def beaf(path: Path, protocol: str) -> Iterator[Question]:
 
     A question about a copy forms a group with the same question about the original. Of the removed thing,
     both right is BEAF's true understanding, the original alone its positive stubbornness, the copy alone its
-    negative one, neither its ignorance. Of things that stay, one right alone is its indecision.
-    """
+    negative one, neither its ignorance. Of things that stay, one right alone is its indecision."""
     items = [item for _, item in _iter_items(path, list, _BEAF)]
     groups_of: dict[tuple[str, str], list[Group]] = {}  # (original, question) -> the groups of its copies
     for item in items:
@@ -282,9 +281,8 @@ READERS: dict[str, Callable[[Path, str], Iterator[Question] | Iterator[Pair]]] =
     "beaf-pairs": beaf_pairs,
 }
 
+
 # --- captions without images -----------------------------------------------------------------------
-
-
 def simpleneg(path: Path) -> tuple[RetrievalItem, ...]:
     """SimpleNeg: [caption, question about the denied thing, about the affirmed one]. Raises UserError."""
     items = []
@@ -298,8 +296,6 @@ def simpleneg(path: Path) -> tuple[RetrievalItem, ...]:
 
 
 # --- helpers of the readers --------------------------------------------------------------------------
-
-
 def _make_choice(name: str, image: str, right: str, wrong: str) -> Question:
     """The question which of two captions describes the image."""
     options = Option(right, _find_template(right)), Option(wrong, _find_template(wrong))

@@ -57,9 +57,8 @@ _HEDGED = re.compile(
 )
 _HEDGED_BEHIND = re.compile(r"^\s+(?:\w+\s+)?(?:might|may|could|would)\b(?! not)")
 
+
 # --- mentions and their polarity -------------------------------------------------------------------
-
-
 def find_mentions(sentence: str, noun: str) -> list[tuple[int, int]]:
     """(start, end) of every mention of a noun in a sentence, singular or plural, in any case."""
     forms = {form.casefold() for form in (noun, plural(noun), singular(noun))}
@@ -72,8 +71,7 @@ def find_polarity(sentence: str, noun: str) -> Polarity:
     """How a sentence speaks of a noun; "both": mentions differ, "unclear": a mention follows no rule.
 
     >>> find_polarity("A dog runs on the beach, without a cat in sight.", "cat")
-    'denied'
-    """
+    'denied'"""
     found = {_classify_mention(sentence, span) for span in find_mentions(sentence, noun)}
     if not found:
         return "missing"
@@ -86,8 +84,7 @@ def denies(sentence: str) -> bool:
     """Whether a sentence has a word that denies anything.
 
     >>> denies("A man is not only smiling."), denies("A man without a hat.")
-    (False, True)
-    """
+    (False, True)"""
     text = _NO_DENIAL.sub(" ", _lower(sentence))
     return bool(_DENIES_AHEAD.search(text) or _DENIES_BACK.search(text))
 
@@ -104,8 +101,7 @@ def find_change(
 
     affirmed, denied  The objects that the original affirms, and denies.
     keep_order_of     The original, if the paraphrase must keep which of both comes first.
-    others            Known objects of the image that the original does not name.
-    """
+    others            Known objects of the image that the original does not name."""
     expectations = [*((noun, "affirmed") for noun in affirmed), *((noun, "denied") for noun in denied)]
     for noun, expected in expectations:
         actual = find_polarity(sentence, noun)

@@ -1,8 +1,7 @@
 """Lists the data sets of NegBench and of other tests (`ROWS`): tasks, files, and where to get them.
 
 Sources: github.com/m1k2zoo/negbench @ 2ac009b (datasets.md, benchmarks/src/training/params.py); for the other
-tests, the repositories that their rows name.
-"""
+tests, the repositories that their rows name."""
 
 from __future__ import annotations
 

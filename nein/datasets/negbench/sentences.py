@@ -5,8 +5,7 @@ Sources: the paper (its section on templates and the appendix) and the released 
 (github.com/m1k2zoo/negbench @ 2ac009b: create_mcq.py for evaluation and for fine-tuning,
 process_video_tasks.py, generate_negative_captions.py). Where paper and files differ, `protocol` decides:
 docs/reference/quirks.md. Sentences of evaluation files about images get no full stop; those of training files
-have one.
-"""
+have one."""
 
 from __future__ import annotations
 
@@ -178,8 +177,6 @@ def add_negatives(
 
 
 # --- questions --------------------------------------------------------------------------------------
-
-
 def make_options(
     present: Sequence[str],
     absent: str,
@@ -192,8 +189,7 @@ def make_options(
     """The right option of `template`, then three wrong ones: "N, but not B", "N", "not A".
 
     present  One object A, or two, A and B.
-    hybrid   The present object of the hybrid options, by default the last one.
-    """
+    hybrid   The present object of the hybrid options, by default the last one."""
     first, last = present[0], present[-1]
     other = hybrid or last
 
@@ -253,8 +249,7 @@ def make_medical_questions(
     binary_mcq_control  Two affirmations, of a present object and of an absent one.
 
     The tasks are published, how the sentences were drawn is not. conditions: the two of the paper, with its
-    verb: binary questions ask about the first, controls are images with just one of them.
-    """
+    verb: binary questions ask about the first, controls are images with just one of them."""
     if not image.positives or not image.negatives:
         return {}
     rng = make_rng(seed, image.id, "medical")
@@ -329,8 +324,6 @@ def _make_question(
 
 
 # --- captions ---------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Negation:
     """A caption, and the absent object that a sentence before or behind it denies."""
