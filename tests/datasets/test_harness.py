@@ -56,8 +56,7 @@ def test_a_task_holds_the_questions_and_their_images(tmp_path):
 
 
 def write_log(path, task, replies):
-    """The log of the harness of that suffix, of replies to the questions of a task (a data frame: `key`,
-    `prompt`, `answer`)."""
+    """The log of the harness of that suffix. task: a data frame, `key`, `prompt` and `answer`."""
     rows, lines = zip(task["key"], task["prompt"], task["answer"], replies, strict=True), []
     columns = {"index": task["key"], "A": "dog", "answer": task["answer"], "prediction": replies}
     if path.suffix == ".tsv":

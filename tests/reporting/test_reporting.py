@@ -129,19 +129,18 @@ def test_of_long_tables_a_screen_shows_the_first_rows(frame, texts, fit):
 
 def test_the_widest_and_the_smallest_gap_are_a_sentence():
     def said(affirmed=(), **gaps):
-        rows = [{"value": value, "low": value - 0.1, "high": value + 0.1} for value in gaps.values()]
-        named = zip(gaps, rows, strict=True)
-        several = [figures.gap(dict(affirmed).get(name, 0.6), 0.1, row, model=name) for name, row in named]
-        frame = figures.frame(row for gap in several for row in gap)
-        return tables.describe_widest(frame, quantity="accuracy", change="x becomes y")
+        rows = []
+        for name, gap in gaps.items():
+            estimate = {"value": gap, "low": gap - 0.1, "high": gap + 0.1}
+            rows += figures.gap(dict(affirmed).get(name, 0.6), 0.1, estimate, model=name)
+        return tables.describe_widest(figures.frame(rows), quantity="accuracy", change="x becomes y")
 
     loss = "accuracy goes from 60.0 % to 10.0 % when x becomes y: a gap of 50.0 [40.0, 60.0] points"
-    assert said(three=0.1, one=0.5, two=0.2) == (
-        f"Of 3 models, one loses most: {loss}; three loses least: 10.0 [0.0, 20.0]."
-    )
+    most = f"models, one loses most: {loss}"
+    assert said(three=0.1, one=0.5, two=0.2) == f"Of 3 {most}; three loses least: 10.0 [0.0, 20.0]."
+    assert said({"failing": 0.2}, failing=0.0, one=0.5) == f"Of 2 {most}."
     assert said(one=0.5) == f"With one, {loss}."
     assert said() is None
-    assert said({"failing": 0.2}, failing=0.0, one=0.5) == f"Of 2 models, one loses most: {loss}."
 
 
 def test_a_thumbnail_stands_in_every_place_in_order_or_why_there_is_none(tmp_path):
