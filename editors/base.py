@@ -1,4 +1,4 @@
-"""The interface of editors: a batch of edit requests in, one result per request out, in order.
+"""Defines the interface of editors: a batch of edit requests in, one result per request out, in order.
 
 Parts: request, result and `Editor`; checks and batches, which editors share; editors without a model, as
 baselines. An image is always a NumPy array (H, W, 3), uint8, RGB. Nothing here reads or writes a file.

@@ -1,4 +1,7 @@
-"""Resizes input images, and computes the sizes of outputs, by the rules that rows of presets.yaml name."""
+"""Resizes input images, and computes the sizes of outputs, by the rules that rows of presets.yaml name.
+
+A function has the name of its rule. Images are (H, W, 3) uint8 RGB; lengths are in pixels.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,11 @@ def squash(image: np.ndarray, resolution: int) -> np.ndarray:
     return np.array(Image.fromarray(image).resize((resolution, resolution), Image.Resampling.BICUBIC))
 
 
-ZONE_MULTIPLE = 32  # pixels
-
-
 class Frame(NamedTuple):
     """Where rule "zone" puts the scaled image."""
 
-    scaled: tuple[int, int]  # (width, height) of the scaled image
-    size: tuple[int, int]  # (width, height) of the padded frame
+    scaled: Size  # of the scaled image
+    size: Size  # of the padded frame
     corner: tuple[int, int]  # (left, top) of the image in the frame
 
 
@@ -46,8 +46,9 @@ def zone_frame(width: int, height: int, resolution: int = 512) -> Frame:
     if longest > resolution:
         # At least one pixel: the original fails for a very thin image.
         width, height = (max(1, int(side * resolution / longest)) for side in (width, height))
-    wide, high = (math.ceil(side / ZONE_MULTIPLE) * ZONE_MULTIPLE for side in (width, height))
-    return Frame((width, height), (wide, high), ((wide - width) // 2, (high - height) // 2))
+    frame_width, frame_height = (math.ceil(side / 32) * 32 for side in (width, height))
+    corner = (frame_width - width) // 2, (frame_height - height) // 2
+    return Frame((width, height), (frame_width, frame_height), corner)
 
 
 def zone(image: np.ndarray, resolution: int) -> np.ndarray:
@@ -61,7 +62,7 @@ def zone(image: np.ndarray, resolution: int) -> np.ndarray:
     return np.array(canvas)
 
 
-#: Rule -> function of (image (H, W, 3) uint8, resolution in pixels) that returns (H', W', 3) uint8.
+#: Rule -> function of (image, resolution) that returns the resized image.
 RULES: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {"r64": r64, "squash": squash, "zone": zone}
 
 

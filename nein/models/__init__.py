@@ -1,1 +1,1 @@
-"""From a name to a loaded model: references, editors, language models, checkpoints of other layouts."""
+"""Loads models by name: references, editors, judges, language models, remedies, converted checkpoints."""

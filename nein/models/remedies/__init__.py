@@ -1,1 +1,1 @@
-"""Remedies that need no training (`--mend`): wrappers of editors, encoders and models that answer."""
+"""Wraps editors, encoders and models that answer in remedies that need no training (`--mend`)."""
