@@ -19,7 +19,6 @@ from nein.engine import atomic, images
 from nein.metrics.letters import LETTERS
 from nein.reporting import cards, tables
 from nein.reporting import figures as frames
-from nein.reporting.cards import Card
 from nein.reporting.page import Page, Section, format_headline, list_files, write
 from nein.reporting.tables import Column, Row, Table
 from nein.wording.families import NEGATIVE_TEMPLATES
@@ -36,7 +35,8 @@ def show(options: DataPageConfig) -> str:
     """The command: writes the page, returns the text to print. Raises UserError for invalid data."""
     ending = Path(options.data).suffix.lower()
     benchmark = options.benchmark or {".jsonl": "negvqa", ".csv": "negbench"}.get(ending, "nein")
-    every = [*{"nein": _read_nein, "negbench": _read_negbench, "negvqa": _read_negvqa}[benchmark](options)]
+    read = {"nein": _read_nein, "negbench": _read_negbench, "negvqa": _read_negvqa}[benchmark]
+    every = list(read(options))
     # Samples by facet and entry, the commonest entries first.
     counts = Counter[tuple[str, str]]()
     for card in every:
@@ -55,9 +55,8 @@ def show(options: DataPageConfig) -> str:
     page = Page(f"Data: {options.data}", subtitle, parts=parts, headline=[SUMMARY], sections=sections)
     out = options.out.with_suffix(".html")
     atomic.make_folder(out.parent)
-    return format_headline(
-        figures, [SUMMARY], [subtitle], list_files(out, write(out, figures, page, ["html"]), 0)
-    )
+    files = write(out, figures, page, ["html"])
+    return format_headline(figures, [SUMMARY], [subtitle], list_files(out, files, 0))
 
 
 def _thumbnail(image: tuple[str, Any]) -> tuple[str, cards.Thumbnail]:
@@ -73,27 +72,27 @@ def _thumbnail(image: tuple[str, Any]) -> tuple[str, cards.Thumbnail]:
 
 
 # --- readers ---------------------------------------------------------------------------------
-def _read_nein(options: DataPageConfig) -> Iterator[Card]:
+def _read_nein(options: DataPageConfig) -> Iterator[cards.Card]:
     for sample in nein.load(options.data, split=options.split or "val").samples:
         template = "other" if sample.template is None else NEGATIVE_TEMPLATES[sample.template]
         instruction = (sample.family or template).replace("{S}", "X")
         facets = {"Object": [sample.object], "Instruction": [instruction]}
         aside = f"source image {sample.source_id} · object: {sample.object} · caption: {sample.caption}"
         pictures: Any = [("sample", sample.sample_path), ("target", sample.source_path)]
-        yield Card(sample.id, sample.negative, aside, facets, pictures=pictures)
+        yield cards.Card(sample.id, sample.negative, aside, facets, pictures=pictures)
 
 
-def _read_negvqa(options: DataPageConfig) -> Iterator[Card]:
+def _read_negvqa(options: DataPageConfig) -> Iterator[cards.Card]:
     for item in negvqa.load(options.data, split=options.split or "test", image_folder=options.images).items:
         questions = item.questions.items()
         lines = [f"{name.capitalize()}: {text} ({item.answers[name]})" for name, text in questions]
         letters = zip(LETTERS, item.options, strict=False)
         lines.append(" · ".join(f"{letter}: {text}" for letter, text in letters))
         facets, pictures = {"Subset": [item.subset], "Category": [item.category]}, [("", item.image)]
-        yield Card(item.id, item.questions["original"], item.subset, facets, (), pictures, lines)  # type: ignore[arg-type]
+        yield cards.Card(item.id, item.questions["original"], item.subset, facets, (), pictures, lines)  # type: ignore[arg-type]
 
 
-def _read_negbench(options: DataPageConfig) -> Iterator[Card]:
+def _read_negbench(options: DataPageConfig) -> Iterator[cards.Card]:
     roots, records = [options.images] if options.images else [], []
     for data in loading.load(options.data, image_roots=roots):
         records += [(data, task, record) for task in data.tasks for record in task.records]
@@ -107,4 +106,5 @@ def _read_negbench(options: DataPageConfig) -> Iterator[Card]:
             kind = record.kind
         facets = {"Task": [f"{data.title}, {task.key}"], "Kind": [kind] if kind else []}
         pictures: Any = [("", (task.media, name)) for name in dict.fromkeys(record.images)]
-        yield Card(f"{task.name}/{task.variant}/{kind}/{record.id}", title, kind, facets, (), pictures, lines)
+        key = f"{task.name}/{task.variant}/{kind}/{record.id}"
+        yield cards.Card(key, title, kind, facets, (), pictures, lines)

@@ -26,7 +26,6 @@ from nein.engine.folder import Folder, collect_runs
 from nein.loading.errors import UserError
 from nein.reporting import figures as frames
 from nein.reporting import plots, tables
-from nein.reporting.figures import Figure
 from nein.reporting.page import Page, Section, format_headline, list_files, write
 from nein.reporting.tables import Column, Row, Table, describe_widest
 
@@ -182,13 +181,11 @@ def write_overview(
     return format_headline(ours, [GAPS], last=[*list_files(out, files, len(page.notes)), *page_line])
 
 
-def sort_board(rows: Sequence[Figure]) -> pd.DataFrame:
+def sort_board(rows: Sequence[frames.Figure]) -> pd.DataFrame:
     """The rows of a test together: models by gap, then baselines; the papers' models at the end."""
     if not rows:
-        raise UserError(
-            "None of these runs has a negation gap: NeIn needs both tracks (nein eval --control remove), "
-            "NegBench both kinds of captions or of questions."
-        )
+        needs = "NeIn needs nein eval --control remove, NegBench both kinds of captions or of questions"
+        raise UserError(f"None of these runs has a negation gap: {needs}.")
     board = frames.frame(rows)
     gaps = board["value"].where(board["statistic"] == "gap")
     order = {
@@ -204,7 +201,7 @@ def sort_board(rows: Sequence[Figure]) -> pd.DataFrame:
 
 def _measure_gaps(
     benchmark: Benchmark, members: Sequence[Finished], paths: Sequence[Path]
-) -> Iterator[Figure]:
+) -> Iterator[frames.Figure]:
     """The gaps of finished runs on the same data; a run without its blocks was made elsewhere. paths: on the
     command line; the one of such a run is its source."""
     by_name = {run.name: run for run in members}
@@ -220,7 +217,7 @@ def _measure_gaps(
         yield {**labels, "task": "field", "test": test, **{name: row[name] for name in ends}}
 
 
-def _list_paper_gaps(benchmark: Benchmark) -> Iterator[Figure]:
+def _list_paper_gaps(benchmark: Benchmark) -> Iterator[frames.Figure]:
     """The gaps that the authors of a benchmark print."""
     for row in benchmark.paper_gaps():
         affirmed, negated = row["affirmed"], row["negated"]

@@ -298,9 +298,8 @@ class Benchmark:
         finished: dict[str, Finished] = {}
         for path in paths:
             folder = self.folder(path)
-            name = str(folder.manifest().get("name", path.name))
-            if name in finished:
-                name = str(path)
+            own_name = str(folder.manifest().get("name", path.name))
+            name = str(path) if own_name in finished else own_name
             figures = frames.with_columns(frames.read(path / FIGURES_CSV), benchmark=self.name, model=name)
             finished[name] = Finished(folder, name, figures)
         return list(finished.values())
@@ -356,7 +355,7 @@ def _own_notes(finished: Sequence[Finished], unfinished: Sequence[Path]) -> list
     if unfinished:
         names = shortlist(("/".join(path.parts[-2:]) for path in unfinished), 3)
         notes = [f"not shown because not complete: {names}."]
-    costs = (sentence for run in finished for sentence in describe_spending(run.manifest["spent"]))
+    costs = [sentence for run in finished for sentence in describe_spending(run.manifest["spent"])]
     return [*notes, *dict.fromkeys(costs)]
 
 
@@ -383,8 +382,8 @@ def _seal(config: Any, runs: Sequence[Run]) -> str:
 
 def _facts(config: Any, run: Run) -> dict[str, Any]:
     """The facts of the current command for the manifest of a run."""
-    selected = {output: stage.blocks.selection for stage in run.stages for output in stage.outputs}
-    selected = {**run.facts.get("selected", {}), **selected}
+    stages = {output: stage.blocks.selection for stage in run.stages for output in stage.outputs}
+    selected = {**run.facts.get("selected", {}), **stages}
     return {**run.facts, "selected": selected, "preset": getattr(config, "preset", None)}
 
 

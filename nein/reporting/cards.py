@@ -1,8 +1,7 @@
 """Makes the part of a page that shows samples: cards to search, filter and order, with images and details.
 
-Parts: what a caller describes; the part, as an index of all samples, enough to search, filter and order, and
-chunks with images and details; thumbnails. Chunks that exceed the budget of the page become script files,
-which a browser loads from disk without a server.
+Parts: what a caller describes; the part: an index of all samples, and chunks of images and details;
+thumbnails. Chunks beyond the budget of the page become script files, which a browser loads without a server.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from markupsafe import Markup
 from nein.engine import images, machine
 from nein.engine.folder import sample_seed
 from nein.reporting import page
-from nein.reporting.page import Part
 
 # --- members, measures, cards ----------------------------------------------------------------
 Thumbnail = str | dict[str, str]  # an image as a data URI, or {"none": why there is none}
@@ -116,7 +114,7 @@ def make_browser(
     out: Path | None = None,
     budget: int = 0,
     scripts: Sequence[Path] = (),
-) -> Part:
+) -> page.Part:
     """The part of a page that shows samples. cards: in order; out: the page. None: no file for chunks."""
 
     def make_values() -> dict[str, Any]:
@@ -139,7 +137,7 @@ def make_browser(
         values = {"note": note, "boxes": samples.boxes, "index": page.script_json(facts)}
         return {**values, "chunks": inside, "outside": bool(index) and not inside}
 
-    return Part("cards", title, make_values, scripts)
+    return page.Part("cards", title, make_values, scripts)
 
 
 def _encode_chunks(cards: Iterable[Card], index: list[Card]) -> Iterator[bytes]:

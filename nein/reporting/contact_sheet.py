@@ -17,6 +17,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 from PIL import Image
 
+from nein.reporting.plots import KINDS
+
 GREEN, RED, GREY, INK, FAINT = "#1b7f3b", "#b3261e", "#6b7280", "#111827", "#e5e7eb"
 PANEL, MARKED = "#f3f4f6", "#fdf0c8"  # behind a message, behind a highlighted row or column
 MARGIN, GAP = 24, 14  # pixels around the sheet and between cells
@@ -27,8 +29,6 @@ _STYLE: Any = {"svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "nein
     "text.hinting": "none",
     "font.sans-serif": ["DejaVu Sans", "Verdana", "sans-serif"],
 }
-#: Metadata that is omitted, since equal sheets are to be equal bytes.
-_OMITTED_FIELDS = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class _Sheet:
         self.canvas.set_size_inches(width / 72, height / 72)
         self.axes.set(xlim=(0, width), ylim=(height, 0))
         buffer = io.BytesIO()
-        self.canvas.savefig(buffer, format=self.kind, dpi=72, metadata={_OMITTED_FIELDS[self.kind]: None})
+        self.canvas.savefig(buffer, format=self.kind, dpi=72, metadata={KINDS[self.kind]: None})
         return buffer.getvalue()
 
 

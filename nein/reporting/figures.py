@@ -129,10 +129,10 @@ def select(figures: pd.DataFrame, **entries: Any) -> pd.DataFrame:
 
 def matches(figure: Figure, **entries: Any) -> bool:
     """Whether `select` would take this row."""
-    for name, entry in entries.items():
-        if figure.get(name, "") not in (entry if isinstance(entry, tuple | list) else (entry,)):
-            return False
-    return True
+    allowed = {
+        name: entry if isinstance(entry, tuple | list) else (entry,) for name, entry in entries.items()
+    }
+    return all(figure.get(name, "") in members for name, members in allowed.items())
 
 
 def records(figures: pd.DataFrame, **query: Any) -> list[Figure]:

@@ -1,8 +1,7 @@
 """Writes pages on which people label items, reads the CSV files that these save, and measures agreement.
 
 Parts: the page; the files; agreement and work of the raters, with tables. A sheet is the content of one page,
-which shows one item at a time, works without a network, keeps answers in the browser and saves them as CSV: a
-line per item, with `COLUMNS` and an answer per question, empty for none.
+which keeps answers in the browser and saves them as CSV: a line per item, an answer per question or nothing.
 """
 
 from __future__ import annotations
@@ -79,10 +78,9 @@ def read_answers(
             if row["sheet"] not in sheets:
                 raise UserError(f"'{file}' has labels of another sheet, {row['sheet']!r}; leave it out.")
             if first := file_of.get((row["rater"], row["item"])):
-                raise UserError(
-                    f"'{first}' and '{file}' both have labels of '{row['rater']}' for item '{row['item']}'. "
-                    "Give one of them; two people need two names."
-                )
+                labels = f"labels of '{row['rater']}' for item '{row['item']}'"
+                advice = "Give one of them; two people need two names."
+                raise UserError(f"'{first}' and '{file}' both have {labels}. {advice}")
             rows.append(row)
         file_of |= {(row["rater"], row["item"]): file for row in rows}
     if not any(row[question.key] for row in rows for question in questions):
@@ -96,15 +94,13 @@ def _read_file(file: Path, questions: Sequence[Question]) -> list[Label]:
     for line, row in lines:
         for question in questions:
             if row[question.key] not in ("", *question.answers):
-                raise UserError(
-                    f"'{file}', line {line}: {question.key} is {row[question.key]!r}; allowed are "
-                    f"{', '.join(question.answers)}, or nothing."
-                )
+                allowed = f"allowed are {', '.join(question.answers)}, or nothing."
+                raise UserError(f"'{file}', line {line}: {question.key} is {row[question.key]!r}; {allowed}")
     rows = [row for _, row in lines]
     if {row["items"] for row in rows} != {str(len(rows))} or len({row["item"] for row in rows}) < len(rows):
+        advice = "Save it from the page again; the browser has kept the labels."
         raise UserError(
-            f"'{file}' has {len(rows)} of {rows[0]['items']} items: it was cut off or changed. Save it from "
-            "the page again; the browser has kept the labels."
+            f"'{file}' has {len(rows)} of {rows[0]['items']} items: it was cut off or changed. {advice}"
         )
     if len({(row["sheet"], row["rater"]) for row in rows}) > 1 or not rows[0]["rater"].strip():
         raise UserError(f"'{file}' must have one sheet and one named rater; save it from the page again.")

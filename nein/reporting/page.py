@@ -1,9 +1,8 @@
 """Writes a report of one frame: Markdown, CSV, LaTeX, plots, and a page, one HTML file that opens from disk.
 
-Parts: the content of a report; its files, and what a command prints of it; the HTML page; its chunks of data.
-Data are text: the templates escape them, JSON blocks cannot end their element, scripts make nodes and never
-markup. The page's content-security policy allows its own script and style by their hashes, images as data,
-and no network.
+Parts: the content of a report; its files, and what a command prints; the HTML page; its chunks of data. Data
+are text: templates escape them, JSON blocks cannot end their element, scripts make nodes and never markup. A
+content-security policy allows the page's script and style by their hashes, images as data, and no network.
 """
 
 from __future__ import annotations

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pandas as pd
 
 from nein.reporting import figures as frames
-from nein.reporting.figures import UNITS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -201,7 +200,7 @@ def curves(
 
 def _prepare(figures: pd.DataFrame, place: Sequence[str], panel: Sequence[str]) -> pd.DataFrame:
     """The estimates in the unit shown, with the joined entries of `place` and `panel` in new columns."""
-    scale = figures["unit"].map({name: unit.scale for name, unit in UNITS.items()})
+    scale = figures["unit"].map({name: unit.scale for name, unit in frames.UNITS.items()})
     columns: dict[str, Any] = {end: figures[end].astype(float) * scale for end in ("value", "low", "high")}
     for name, joined in (("_place", place), ("_panel", panel)):
         parts = figures.reindex(columns=[*joined], fill_value="").to_numpy()

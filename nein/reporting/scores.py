@@ -17,7 +17,6 @@ from nein import statistics
 from nein.engine import atomic
 from nein.loading.errors import UserError
 from nein.reporting import figures as frames
-from nein.reporting.figures import Figure
 from nein.statistics import Estimate
 
 #: Columns of every table, besides "value". source: the image that dependent samples share, their cluster.
@@ -118,11 +117,11 @@ class ScoreTable:
             return statistics.mean(scored.values, scored.clusters)
         return statistics.bounded_mean(scored.values, scored.clusters, low, high)
 
-    def figure(self, **labels: Any) -> Figure:
+    def figure(self, **labels: Any) -> frames.Figure:
         """The mean of values in [0, 1], as a row of the frame of estimates. labels: its dimensions."""
         return self.describe(self.estimate(), unit="%", **labels)
 
-    def describe(self, estimate: Estimate | None, *, unit: str, **labels: Any) -> Figure:
+    def describe(self, estimate: Estimate | None, *, unit: str, **labels: Any) -> frames.Figure:
         """Another estimate of this table as a row, with the number and reasons of unscored samples."""
         if reasons := self.count_reasons():
             labels["reasons"] = dict(reasons)
@@ -140,14 +139,14 @@ class ScoreTable:
         gap, variant = merged["value"] - merged["value_other"], pd.Categorical(["gap"] * len(merged))
         return ScoreTable(merged.drop(columns="value_other").assign(value=gap, variant=variant))
 
-    def gap(self, affirmed: str, negated: str, **labels: Any) -> list[Figure]:
+    def gap(self, affirmed: str, negated: str, **labels: Any) -> list[frames.Figure]:
         """The negation gap of values in [0, 1], as rows: means of two variants over the samples scored in
         both, and their paired difference ("gap") with its test."""
         rows = self.where(variant=affirmed)
         first, second, clusters = rows.pair(self.where(variant=negated))
         test = statistics.pairs_test(first, second, clusters)
         means = test.means if test else (None, None)
-        tests: Figure = {"p": test.p, "p_least": test.least} if test else {}
+        tests: frames.Figure = {"p": test.p, "p_least": test.least} if test else {}
         difference, lost = test.difference if test else None, len(rows) - len(first)
         return [
             frames.number(means[0], unit="%", n=len(first), variant=affirmed, **labels),

@@ -254,10 +254,9 @@ def read_labels(files: Sequence[Path]) -> list[Label]:
                 raise UserError(f"{place} expected editor, track, id and gone ({allowed}), not {row}.")
             key = (row["rater"], *(row[name] for name in KEY))
             if verdicts.setdefault(key, REMOVED[row["gone"]]) != REMOVED[row["gone"]]:
-                raise UserError(
-                    f"{place} '{row['id']}' of {row['editor']}/{row['track']} has another label above; keep "
-                    "one of them, or name each rater in a column rater."
-                )
+                edit = f"'{row['id']}' of {row['editor']}/{row['track']}"
+                advice = "keep one of them, or name each rater in a column rater."
+                raise UserError(f"{place} {edit} has another label above; {advice}")
             rows.append(row)
     return rows
 

@@ -118,10 +118,8 @@ class EvalConfig(Evaluation, Seed, Sampler):
         if self.answers_from and "removal_vqa" not in self.metrics:
             raise UserError("--answers-from scores the metric removal_vqa only; add it to --metrics.")
         if self.preset == "paper" and self.data == "nano" and self.stages != ["report"]:
-            raise UserError(
-                "The paper preset needs NeIn's data: --data FOLDER (with val.json, coco_for_val/ and "
-                "nein_val/) or --data hub:OWNER/NAME."
-            )
+            folder = "--data FOLDER (with val.json, coco_for_val/ and nein_val/)"
+            raise UserError(f"The paper preset needs NeIn's data: {folder} or --data hub:OWNER/NAME.")
 
 
 def select_metrics(names: Sequence[str]) -> list[str]:

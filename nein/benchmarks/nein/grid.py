@@ -95,10 +95,9 @@ def pick_samples(dataset: Dataset, loaded: Sequence[RunDir], options: GridConfig
 
 def list_columns(loaded: Sequence[RunDir]) -> list[Column]:
     """The columns "sample", every run, and "target"."""
+    edits = [Column(run.name, run.name, run) for run in loaded]
     if len({run.track for run in loaded}) > 1:
         edits = [Column(run.label, f"{run.name}\n{run.track}", run) for run in loaded]
-    else:
-        edits = [Column(run.name, run.name, run) for run in loaded]
     return [Column("sample", "NeIn sample"), *edits, Column("target", "target")]
 
 

@@ -15,20 +15,17 @@ from typing import Any
 import pandas as pd
 
 from nein.benchmarks import compare
-from nein.benchmarks.compare import Side
 from nein.benchmarks.nein import calibrations, estimates, protocols, runs, sections
 from nein.benchmarks.nein.config import EvalConfig, ReportConfig
 from nein.benchmarks.nein.runs import DECLINED, NOT_EDITED, REMOVAL_JUDGES, TEMPLATES, RunDir
 from nein.benchmarks.runner import Finished
 from nein.datasets import nein as nein_data
-from nein.datasets.nein import Sample
 from nein.engine import images
 from nein.loading.errors import UserError
 from nein.metrics import METRICS, Metric
 from nein.reporting import cards, tables
 from nein.reporting import figures as frames
 from nein.reporting.cards import Thumbnail
-from nein.reporting.figures import Figure
 from nein.reporting.page import Page, Part
 from nein.reporting.scores import ScoreTable
 from nein.statistics import two_way
@@ -91,7 +88,7 @@ def make_page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) 
 
 def make_sides(
     loaded: Sequence[RunDir], controls: Mapping[str, RunDir] = MappingProxyType({})
-) -> dict[str, Side]:
+) -> dict[str, compare.Side]:
     """Label of a run -> its scores for `nein compare`. controls: editor -> its run of "Remove the X."; the
     scores of that run minus those of the negative instructions are the negation gap."""
     sides = {}
@@ -102,7 +99,8 @@ def make_sides(
         if control and run.track == "negative":
             removals = tuple(REMOVAL_JUDGES)
             gap = control.table.where(metric=removals).subtract(run.table.where(metric=removals))
-        sides[run.label] = Side(scores, gap, {name: vars(entry) for name, entry in run.corpus().items()})
+        corpus = {name: vars(entry) for name, entry in run.corpus().items()}
+        sides[run.label] = compare.Side(scores, gap, corpus)
     return sides
 
 
@@ -159,7 +157,7 @@ def make_notes(frame: pd.DataFrame, loaded: Sequence[RunDir]) -> list[str]:
             "thousand images are needed."
         )
     sentences += note_few_clusters(results)
-    by_run: dict[str, list[Figure]] = {}
+    by_run: dict[str, list[frames.Figure]] = {}
     for row in results:
         by_run.setdefault(f"{row['model']}/{row['variant']}", []).append(row)
     for property_name, values in {
@@ -211,7 +209,7 @@ def _note_idle_remedies(loaded: Sequence[RunDir]) -> Iterator[str]:
 MIN_CLUSTERS = 30
 
 
-def note_few_clusters(results: Sequence[Figure]) -> Iterator[str]:
+def note_few_clusters(results: Sequence[frames.Figure]) -> Iterator[str]:
     """Yields a sentence if means of unbounded values come from few source images."""
     means = [row for row in results if METRICS[row["metric"]].span is None and row["metric"] != "fid"]
     if few := [row for row in means if row["low"] is not None and row["clusters"] < MIN_CLUSTERS]:
@@ -222,7 +220,7 @@ def note_few_clusters(results: Sequence[Figure]) -> Iterator[str]:
         )
 
 
-def _explain_losses(name: str, rows: Sequence[Figure]) -> Iterator[str]:
+def _explain_losses(name: str, rows: Sequence[frames.Figure]) -> Iterator[str]:
     """Yields why samples of a run are unscored: a sentence on failed edits, one on refused edits, then one
     per metric with further unscored samples and their commonest reasons."""
     reasons = {row["metric"]: frames.read_reasons(row) for row in rows}  # metric -> reason -> count
@@ -281,7 +279,7 @@ def make_browser(loaded: Sequence[RunDir], options: ReportConfig) -> Part:
 
 
 def make_cards(
-    loaded: Sequence[RunDir], records: Mapping[str, Sample], metrics: Sequence[str], side: int
+    loaded: Sequence[RunDir], records: Mapping[str, nein_data.Sample], metrics: Sequence[str], side: int
 ) -> Iterator[cards.Card]:
     """A card per sample. records: id -> record of the data; side: pixels of an image's longer side, or 0."""
     names = list(dict.fromkeys(name for run in loaded for name in run.edits))
@@ -314,7 +312,7 @@ def make_cards(
 
 
 def _list_image_sources(
-    loaded: Sequence[RunDir], sample: Sample | None, name: str
+    loaded: Sequence[RunDir], sample: nein_data.Sample | None, name: str
 ) -> list[str | dict[str, str]]:
     """The files of a sample's images: input, target, then the edit of each run; or why there is none."""
     sources: list[str | dict[str, str]] = [{"none": "not at hand"}] * 2

@@ -30,9 +30,8 @@ from nein.loading.digests import json_digest
 from nein.loading.errors import UserError, shortlist
 from nein.loading.references import expand_user
 from nein.metrics import METRICS
-from nein.models import editor_choice
 from nein.models.cached import Services
-from nein.models.editor_choice import EditorChoice
+from nein.models.editor_choice import EditorChoice, resolve_editors
 from nein.models.references import digest_models, identify
 from nein.reporting.scores import ScoreTable
 
@@ -57,7 +56,7 @@ class NeIn(Benchmark):
             return []
         # Editors, metrics and data.
         named = (config.editor, config.preset, config.editor_options, config.edited, config.mend)
-        choices = editor_choice.resolve_editors(*named, config.protocol == "paper")
+        choices = resolve_editors(*named, config.protocol == "paper")
         for choice in choices if edits else ():
             choice.check_references()
         metrics = config.metrics if scores else []
@@ -222,7 +221,7 @@ def _check_edits(run: RunDir, blocks: Blocks) -> None:
     incomplete = [n for n in blocks.numbers if len(blocks.needed(n)) > run.count_records(EDIT, n, blocks)]
     if incomplete:
         raise UserError(
-            f"'{run.path}' lacks edits in {len(incomplete)} blocks of samples; run the stage edit."
+            f"'{run.path}' lacks edits in {len(incomplete)} blocks; run the stage edit to make them."
         )
 
 
@@ -233,9 +232,7 @@ def _read_log(config: EvalConfig, choices: Sequence[EditorChoice]) -> dict[str, 
         runs += [RunDir(config.out_dir / choice.slug / track) for track in _list_tracks(config, choice)]
     for run in runs:
         if not run.list_blocks(EDIT):
-            raise UserError(
-                f"'{run.path}' has no edits that answers could be about; run the command with --metrics l1 "
-                "and without --answers-from, then nein export."
-            )
+            advice = "run the command with --metrics l1 and without --answers-from, then nein export."
+            raise UserError(f"'{run.path}' has no edits that answers could be about; {advice}")
     questions = (question for run in runs for question in export_questions(run))
     return read_answers(expand_user(config.answers_from or ""), questions)

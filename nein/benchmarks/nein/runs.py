@@ -203,10 +203,8 @@ class RunDir(Folder):
         for rows in zip(*columns, strict=True):
             for name, row in zip(names, rows, strict=True):
                 if row.id != rows[0].id:
-                    raise UserError(
-                        f"'{self.path / score_output(name)}' has a row of '{row.id}' where other metrics "
-                        f"have '{rows[0].id}'; remove it and rerun the command."
-                    )
+                    others = f"where other metrics have '{rows[0].id}'; remove it and rerun the command."
+                    raise UserError(f"'{self.path / score_output(name)}' has a row of '{row.id}' {others}")
                 row.metric = name
                 yield row
 
@@ -218,10 +216,8 @@ class RunDir(Folder):
     def _make_line(self, row: ScoreRow) -> Row:
         """The table row of a score."""
         if (edit := self.edits.get(row.id)) is None:
-            raise UserError(
-                f"'{self.path}' has scores of the sample '{row.id}' but no edit of it; delete its scores/ "
-                "and rerun nein eval."
-            )
+            advice = "delete its scores/ and rerun nein eval."
+            raise UserError(f"'{self.path}' has scores of the sample '{row.id}' but no edit of it; {advice}")
         metric = METRICS[row.metric]
         low, high = metric.range if metric.span is not None else (-math.inf, math.inf)
         if row.value is not None and not low <= row.value <= high:
@@ -363,7 +359,7 @@ def order_runs(loaded: Sequence[RunDir], same_data: bool = True) -> list[RunDir]
             raise UserError(
                 f"'{loaded[0].path}' and '{run.path}' have different data; pass runs of the same."
             )
-    # Distinct names: with the name of OUT if there are several, else with its path.
+    # Distinct names: with the name of OUT if there are several; where that does not help, with its path.
     several = len({run.out.resolve() for run in loaded}) > 1
     for run in loaded:
         run.name = f"{run.out.name}/{run.editor}" if several else run.editor

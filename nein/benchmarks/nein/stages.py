@@ -55,6 +55,7 @@ from nein.wording.families import MINIMAL_PAIRS
 
 #: Largest ratio of two aspect ratios that count as equal, since editors round sides.
 ASPECT = 1.05
+CHANGED = "the NeIn image is not the one that was edited; it was changed in between"  # a reason
 
 
 # --- edits -----------------------------------------------------------------------------------
@@ -101,8 +102,7 @@ class Edit(Stage):
             result, row.orientation = next(results)
             row.sample_sha256, row.note = pixel_digest(image), result.note
             row.rewritten = result.rewritten
-            if not getattr(editor, "seeded", True):
-                row.seed = None
+            row.seed = row.seed if getattr(editor, "seeded", True) else None
             if result.image is None:
                 row.error = result.error or "the editor gave no image and no reason"
                 row.refused, row.again = result.refused, result.transient and not result.refused
@@ -259,8 +259,7 @@ class Score(Stage):
                 if self.plain and digest != edit.sample_sha256:  # editors get it without `plain`
                     digest = pixel_digest(images.decode(sample.sample_path))
                 if digest != edit.sample_sha256:
-                    error = "the NeIn image is not the one that was edited; it was changed in between"
-                    values["sample"] = error
+                    values["sample"] = CHANGED
                 elif self.plain and (orientation := images.read_orientation(sample.sample_path)) != 1:
                     values["sample_upright"] = images.turn_upright(unedited, orientation)
         if "things" in needed:
