@@ -39,14 +39,13 @@ class AnswerCache:
     file is damaged, cannot be written, or lies on a file system without locks.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, wait: float = 60) -> None:  # seconds, while another process writes
         atomic.make_folder(path.parent)
         self.path = path
         self._mutex = threading.Lock()
         with self._translate_errors():
             # SQLite's default journal works on network drives, unlike a write-ahead log.
-            # Waits up to 60 seconds for another process that is writing.
-            self._db = sqlite3.connect(path, timeout=60, isolation_level=None, check_same_thread=False)
+            self._db = sqlite3.connect(path, timeout=wait, isolation_level=None, check_same_thread=False)
             self._db.execute("PRAGMA synchronous = EXTRA")
         with self._transaction() as db:
             db.execute("CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, value TEXT)")
