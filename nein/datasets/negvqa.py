@@ -211,9 +211,13 @@ def _join_files(
 # --- answers and export --------------------------------------------------------------------------
 def read_answers(path: Path, items: Iterable[Item]) -> dict[str, dict[str, str]]:
     """Id -> variant -> answer ("": none), of a .csv or of another harness's log. Raises UserError."""
+    texts: dict[str, dict[str, str]] = {}
     if path.suffix in harness.LOGS:
-        return _read_log(path, items)
-    columns, ids, texts = ("index", *VARIANTS), {item.id for item in items}, {}
+        for key, text in harness.read_answers(path, export_questions(items)).items():
+            name, _, variant = key.rpartition("/")
+            texts.setdefault(name, dict.fromkeys(VARIANTS, ""))[variant] = text
+        return texts
+    columns, ids = ("index", *VARIANTS), {item.id for item in items}
     problems = Problems()
     for number, row in atomic.read_csv(path, columns):
         name, *cells = (row[column].strip() for column in columns)
@@ -224,14 +228,6 @@ def read_answers(path: Path, items: Iterable[Item]) -> dict[str, dict[str, str]]
         else:
             texts[name] = dict(zip(VARIANTS, cells, strict=True))
     problems.raise_if_any(f"'{path}'")
-    return texts
-
-
-def _read_log(path: Path, items: Iterable[Item]) -> dict[str, dict[str, str]]:
-    texts: dict[str, dict[str, str]] = {}
-    for key, text in harness.read_answers(path, export_questions(items)).items():
-        name, _, variant = key.rpartition("/")
-        texts.setdefault(name, dict.fromkeys(VARIANTS, ""))[variant] = text
     return texts
 
 

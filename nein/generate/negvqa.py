@@ -162,13 +162,11 @@ def _ensure_drawn(count: int) -> Path:
 
 def _list_wrong_answers(scene: Scene, question: Question) -> set[str]:
     """Further answers of the same kind as the right one; all but that one are wrong."""
-    if question.right in PALETTE:
-        return set(PALETTE)
-    if question.right in NUMBERS:
-        return set(NUMBERS)
-    if question.right in CATEGORIES:
-        return set(CATEGORIES) - set(scene.categories)
-    return set()  # left or right, top or bottom
+    for answers in (PALETTE, NUMBERS):
+        if question.right in answers:
+            return set(answers)
+    is_object = question.right in CATEGORIES  # else left or right, top or bottom
+    return set(CATEGORIES) - set(scene.categories) if is_object else set()
 
 
 # --- the stage that negates ----------------------------------------------------------------------

@@ -56,9 +56,8 @@ def write_sheet(path: Path, rows: Sequence[Row], *, population: int, negator: st
         image = cards.read_thumbnail(path.parent / row["image"], IMAGE_SIDE)
         heads = ("", "question", "A", "B")
         items.append(labels.Item(str(row["index"]), row["category"], [("", image)], heads, cells))
-    labels.write_page(
-        path, "Are these negated questions right?", f"{drawn} {RATER_INSTRUCTIONS}", [QUESTION], items
-    )
+    guide = f"{drawn} {RATER_INSTRUCTIONS}"
+    labels.write_page(path, "Are these negated questions right?", guide, [QUESTION], items)
 
 
 # --- the command ---------------------------------------------------------------------------------

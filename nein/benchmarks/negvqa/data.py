@@ -11,6 +11,7 @@ from nein.engine.atomic import Row, record
 from nein.engine.folder import MANIFEST_FIELDS, Folder
 
 ANSWERS, BLIND, MATCHES = "answers", "blind", "matches"  # the stages and their outputs
+TEXT, FIELDS = NotRequired[str | None], NotRequired[Row | None]  # optional entries of a manifest
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,6 @@ class Match:
     letter: str | None = None
     reason: str = ""  # how the letter was found, or why there is none
     error: str = ""  # why the matcher gave no reply: it is asked again
-
-
-TEXT, FIELDS = NotRequired[str | None], NotRequired[Row | None]  # optional entries of a manifest
 
 
 class AnswersDir(Folder):

@@ -35,9 +35,8 @@ def make_page(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig
     for other in others:
         if other.manifest["data"]["sha256"] != first.manifest["data"]["sha256"]:
             raise UserError(f"'{first.name}' and '{other.name}' have other questions; give each a report.")
-    finding = describe_widest(
-        negation_gaps(finished), quantity="accuracy", change="a question becomes its negation"
-    )
+    gaps, change = negation_gaps(finished), "a question becomes its negation"
+    finding = describe_widest(gaps, quantity="accuracy", change=change)
 
     # Only the published questions stand next to the paper's numbers.
     published = [run for run in finished if is_negvqa(run.manifest["data"])]

@@ -43,6 +43,7 @@ from nein.reporting.scores import ScoreTable
 # --- models ----------------------------------------------------------------------------------------
 
 JUDGE = "judge"  # --model judge: the VQA judge of --judge
+MATCHER_TOKENS = 2048  # longest answer of the matcher, as in VLMEvalKit
 
 
 def find_answerer(reference: str, config: NegvqaConfig) -> Answerer:
@@ -89,9 +90,6 @@ def load_model(answerer: Answerer, config: NegvqaConfig, device: str) -> Any:
 
 def load_with_remedy(load: Callable[[], Any], remedy: str, wording: str) -> Any:
     return remedies.WithRemedy(load(), remedy, wording)
-
-
-MATCHER_TOKENS = 2048  # longest answer of the matcher, as in VLMEvalKit
 
 
 def load_matcher(config: NegvqaConfig, device: str) -> llm.Client:

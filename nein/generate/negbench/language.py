@@ -65,15 +65,13 @@ PROMPT_WORDS = {
     "image": ("photograph", "objects", "singular nouns", "places, actions or adjectives"),
     "video": ("video", "objects and actions", "singular nouns or -ing forms", "places or adjectives"),
 }
-MAX_NAME_WORDS = 4  # of an object's name
 
 
 def extract(
     client: Client, images: Sequence[Concepts], seed: int, *, count: int, thing: str, protocol: Protocol
 ) -> list[Concepts]:
     """Adds the present and `count` absent objects of every image's captions; of a video also actions. Under
-    "fixed" a present object that no caption mentions is dropped and noted, and an absent one that a caption
-    does."""
+    "fixed" present objects that no caption affirms and absent ones that one mentions are dropped."""
     medium, targets, form, unwanted = PROMPT_WORDS[thing]
     usable = [image for image in images if not image.problem]
     requests = []
@@ -128,11 +126,11 @@ def validate(client: Client, images: Sequence[Concepts]) -> list[Concepts]:
 
 
 def _clean_names(words: Sequence[str]) -> list[str]:
-    """Object names as they can stand in a sentence: lower case, no article, a few words, once each."""
+    """Object names as they can stand in a sentence: lower case, no article, at most four words, once each."""
     names: dict[str, None] = {}
     for word in words:
         name = re.sub(r"^(?:an?|the|some|any|no)\s+", "", " ".join(word.casefold().split())).strip(" .,;")
-        if name and len(name.split()) <= MAX_NAME_WORDS and re.fullmatch(r"[\w' -]+", name):
+        if name and len(name.split()) <= 4 and re.fullmatch(r"[\w' -]+", name):
             names[name] = None
     return list(names)
 
@@ -184,9 +182,6 @@ class Sentence:
     negation: Negation | None = None  # of a training caption, which is written anew, as CC12M-NegCap was
 
 
-MAX_LENGTHENING = 2  # a paraphrase may have twice as many words, and ten more
-
-
 def paraphrase(
     client: Client, sentences: Sequence[Sentence], seed: int, *, keep_order: bool, protocol: Protocol
 ) -> list[tuple[str | None, str]]:
@@ -214,7 +209,7 @@ def paraphrase(
                 order = old.text if keep_order or old.negation is not None else None
                 kept: Any = {"keep_order_of": order, "others": old.others}
                 why = polarity.find_change(text, old.affirmed, old.denied, **kept)
-                if not why and len(text.split()) > MAX_LENGTHENING * len(old.text.split()) + 10:
+                if not why and len(text.split()) > 2 * len(old.text.split()) + 10:  # words
                     why = "it says much more"
             results[old.id] = (None, why) if why else (text, "")
             if why:

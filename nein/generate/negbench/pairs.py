@@ -109,6 +109,7 @@ def verify(verifier: Verifier, images: Sequence[LoadedImage], *, positives: bool
 
 # --- makers of pairs ----------------------------------------------------------------------------------
 
+NOT_MADE = "no try gave a pair that the detector confirms"
 Pair = tuple[np.ndarray, np.ndarray]  # (H, W, 3) uint8 each: without the object, and with it
 
 
@@ -247,9 +248,6 @@ def plan_edit(loaded: LoadedImage, vocabulary: Sequence[str], seed: int) -> Pair
     added = f"{caption.rstrip().removesuffix('.')}. There is {families.add_article(extra, some=True)}."
     other = rest[0] if rest else ""
     return PairPlan(image.id, caption, added, image.positives, extra, other, image.cluster, start=pixels)
-
-
-NOT_MADE = "no try gave a pair that the detector confirms"
 
 
 def make_pairs(

@@ -1,7 +1,6 @@
 """The stages of `nein negbench generate`: they find out which objects images show and lack, and paraphrase.
 
-Each class is a stage, in the order of a command, which needs some of them. The last part builds the captions
-and questions of an image.
+Each class is a stage, in the order of a command. The last part builds the captions and questions of an image.
 """
 
 from __future__ import annotations

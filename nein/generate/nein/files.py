@@ -33,6 +33,7 @@ from nein.wording.families import FAMILIES
 #: Fields of the annotation file, the official five and one of ours; and their names in candidates.jsonl.
 FIELDS = ("COCO", "T_original", "T_negative", "T_generated", "NeIn", "family")
 OWN_FIELDS = ("source", "caption", "negative", "generated", "id", "family")
+EXAMPLES, EXAMPLE_SIDE = 4, 144  # of card.png: samples per verdict, pixels of an image's longer side
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,6 @@ class Outcome:
         """ "val" for `share` of all images, else "train": by the hash of their pixels, not by names."""
         digest = hashlib.sha256(f"nein-build/{seed}/{self.sha256}/split".encode()).digest()
         return "val" if int.from_bytes(digest[:8], "big") / 2**64 < share else "train"  # uniform in [0, 1)
-
-
-EXAMPLES, EXAMPLE_SIDE = 4, 144  # of card.png: samples per verdict, pixels of an image's longer side
 
 
 class NeinMaker(Maker):

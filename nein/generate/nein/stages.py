@@ -34,8 +34,12 @@ from nein.metrics.judges.base import Answer, find_template, parse_yes_no
 from nein.models import judges, references
 from nein.wording import families
 
-
 # --- the sources ---------------------------------------------------------------------------------
+
+SAME_NAME = "another image has this name"
+NANO_SPLIT = "build"  # scenes of their own: no model was trained or judged on them
+
+
 @dataclass(frozen=True)
 class Source:
     """An image with captions."""
@@ -61,9 +65,6 @@ def load_sources(config: BuildConfig) -> Listing[Source]:
     return listing
 
 
-SAME_NAME = "another image has this name"
-
-
 def _make_listing(entries: Iterable[coco.CaptionedImage], folder: Path, origin: Row) -> Listing[Source]:
     """The images in `folder`. A file listed twice is one image with all its captions; another file with the
     same stem has a problem."""
@@ -86,9 +87,6 @@ def _make_listing(entries: Iterable[coco.CaptionedImage], folder: Path, origin: 
         ids.add(key)
         records.append(Source(stem, folder / name, sentences, problem))
     return Listing(records, origin, {"image listed again; captions added": repeats} if repeats else {})
-
-
-NANO_SPLIT = "build"  # scenes of their own: no model was trained or judged on them
 
 
 def _draw_sources(scenes: int) -> Listing[Source]:
@@ -213,7 +211,7 @@ def draw_categories(objects: Sequence[str], config: BuildConfig, source_id: str)
 
 
 def make_record(source: Source, cosines: np.ndarray, objects: Sequence[str], config: BuildConfig) -> Row:
-    """The record of one image: the sampled categories with their fates, candidates and empty slots. Those
+    """The record of one image: sampled categories with their fates, candidates and empty slots. Those
     whose cosine is below `absent_below` count as absent; the `kept` lowest become a candidate each."""
     categories = draw_categories(objects, config, source.id)
     below = [(float(c), k) for k, c in enumerate(cosines) if float(c) < config.absent_below]
