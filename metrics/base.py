@@ -1,5 +1,5 @@
-"""Base definitions of this package: the `Score` that a metric gives, the `Store` that caches, `Described`
-models with their fingerprints, checks of images, and splitting of batches."""
+"""Defines what all metrics and judges share: the `Score` of a metric, the `Store` that caches, `Described`
+models with fingerprints, checks of images, and splitting into batches."""
 
 from __future__ import annotations
 

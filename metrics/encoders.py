@@ -465,9 +465,7 @@ def load_sentences(path_or_id: str, *, device: str, dtype: str, batch_size: int 
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError:
-        raise MetricError(
-            f"'{path_or_id}' needs sentence-transformers: pip install -e '.[analysis]'."
-        ) from None
+        raise MetricError("sentence-transformers is missing: pip install -e '.[analysis]'.") from None
     reference = parse_reference(path_or_id.removeprefix("sentence:"))
     name, revision = reference.name, reference.revision
     is_folder = Path(name).is_dir()

@@ -1,6 +1,6 @@
-"""Loads checkpoints of encoders and judges with transformers: safetensors only, digested, without their code.
+"""Loads encoders and judges from checkpoints of transformers: safetensors only, none of their code.
 
-`load_model` is the door. At the end: helpers of running models (`exact`, `move_inputs`, `SharedTokenizer`).
+`load_model` loads a model, `Source.load_part` its tokenizer or processor. At the end: helpers to run them.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def load_model(
         options |= {"revision": revision, "use_safetensors": True, "dtype": torch_type}
         model, info = load_pretrained(cls, path_or_id, output_loading_info=True, **options)
     check_loaded(type(model), info, path_or_id)
-    if not {"quantization_config", "device_map"} & options.keys():  # otherwise it is in its place
+    if not {"quantization_config", "device_map"} & options.keys():  # which place the model themselves
         model = model.to(device)
     align(model).eval().requires_grad_(False)
     if is_folder:
@@ -196,7 +196,7 @@ class SharedTokenizer:
 
 @contextlib.contextmanager
 def exact() -> Iterator[None]:
-    """Compute without gradients and without TensorFloat-32, which changes the fourth decimal of cosines."""
+    """Context without gradients and without TensorFloat-32, which changes the fourth decimal of cosines."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     try:

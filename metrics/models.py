@@ -229,7 +229,7 @@ def load_dual(reference: str, *, device: str = "cpu", dtype: str = "float32", ba
         from nein.metrics import dual
 
         model = references.load_attribute(reference)
-        fingerprint = dual.fingerprint_of(model)
+        fingerprint = dual.fingerprint_object(model)
         return dual.make_dual(model, name=reference, fingerprint=fingerprint, batch_size=batch_size)
     if prefix is None and Path(reference, "open_clip_config.json").is_file():
         prefix = "open_clip"

@@ -248,9 +248,9 @@ class JudgedBatch:
 
 def _describe_answer(answer: Any) -> dict[str, Any]:
     """`Answer` of a VQA judge as a JSON object."""
-    described = {"answer": answer.text, "tokens": answer.token_count}
     version = {"version": answer.version} if getattr(answer, "version", "") else {}
-    return {**described, "p_yes": answer.p_yes, "p_no": answer.p_no, **version}
+    probabilities = {"p_yes": answer.p_yes, "p_no": answer.p_no}
+    return {"answer": answer.text, "tokens": answer.token_count, **probabilities, **version}
 
 
 def _merge_distinct(*rows: Sequence[str]) -> list[str]:

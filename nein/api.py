@@ -151,7 +151,7 @@ def negbench(
     def load(name: str, model: Any, device: str) -> Any:
         fingerprint = getattr(model, "fingerprint", None)
         if not isinstance(fingerprint, str):  # `dual.make_dual` hashes the weights of (model, processor)
-            fingerprint = "" if isinstance(model, tuple) else dual.fingerprint_of(model)
+            fingerprint = "" if isinstance(model, tuple) else dual.fingerprint_object(model)
         return dual.make_dual(model, name=name, batch_size=config.batch_size, fingerprint=fingerprint)
 
     from nein.benchmarks.negbench.runs import NEGBENCH

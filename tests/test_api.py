@@ -311,7 +311,7 @@ def test_an_object_with_other_weights_is_another_model():
             self.net = torch.nn.Linear(3, 3, bias=False).requires_grad_(False)
             self.net.weight.copy_(torch.eye(3) * torch.tensor([1.0, factor, 1.0]))
 
-    one, same, other = (dual.fingerprint_of(Towers(factor)) for factor in (1.0, 1.0, -9.0))
+    one, same, other = (dual.fingerprint_object(Towers(factor)) for factor in (1.0, 1.0, -9.0))
     assert one == same != other
 
 

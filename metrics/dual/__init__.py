@@ -108,7 +108,7 @@ class ObjectDual:
     def __init__(self, model: Any, *, name: str, fingerprint: str, batch_size: int = 32) -> None:
         self.model, self.name, self.fingerprint, self.batch_size = model, name, fingerprint, batch_size
         self._lock = threading.Lock()
-        self.width = 0  # unknown until the first vector
+        self.width = 0  # unknown before the first vector
         self.width = self.encode_text(["."]).shape[1]
 
     def describe(self) -> Json:
@@ -148,8 +148,8 @@ class ObjectDual:
         return np.concatenate(parts)
 
 
-def fingerprint_of(model: Any) -> str:
-    """Digest of an object's source code and of the weights of the torch modules that it is or holds."""
+def fingerprint_object(model: Any) -> str:
+    """Digest an object's source code and the weights of the torch modules that it is or holds."""
     import torch
 
     members = {"": model, **getattr(model, "__dict__", {})}
@@ -174,12 +174,12 @@ def make_dual(candidate: Any, *, name: str, fingerprint: str, batch_size: int = 
         from nein.metrics.encoders import HubDual
 
         image_processor, tokenizer = parts[0].image_processor, parts[0].tokenizer
-        return HubDual(model.eval(), image_processor, tokenizer, _source(name, model), batch_size)
+        return HubDual(model.eval(), image_processor, tokenizer, _make_source(name, model), batch_size)
     if len(parts) == 2 and has_encoders:
         from nein.metrics.dual.openclip import OpenClipDual
 
         transform, tokenizer = parts
-        return OpenClipDual(model.eval(), transform, tokenizer, _source(name, model), batch_size)
+        return OpenClipDual(model.eval(), transform, tokenizer, _make_source(name, model), batch_size)
     if has_encoders and not parts:
         return ObjectDual(candidate, name=name, fingerprint=fingerprint, batch_size=batch_size)
     raise MetricError(
@@ -189,7 +189,7 @@ def make_dual(candidate: Any, *, name: str, fingerprint: str, batch_size: int = 
     )
 
 
-def _source(name: str, model: Any) -> Any:
+def _make_source(name: str, model: Any) -> Any:
     from nein.metrics.loading import Source
 
     return Source(f"{name}, in memory", None, tensor_digest(model.state_dict()))

@@ -52,12 +52,10 @@ class OpenClipDual(TwoTowers):
 
     def describe(self) -> Json:
         preprocess = getattr(self.model.visual, "preprocess_cfg", None) or {}
-        about = {
-            "quick_gelu": self.quick_gelu,
-            "preprocess": {k: list(v) if isinstance(v, tuple) else v for k, v in sorted(preprocess.items())},
-            "library": f"open_clip {version('open_clip_torch')}",
-        }
-        return loading.describe_model("dual", self.model, self.source, **about)
+        preprocess = {k: list(v) if isinstance(v, tuple) else v for k, v in sorted(preprocess.items())}
+        about = {"quick_gelu": self.quick_gelu, "preprocess": preprocess}
+        library = f"open_clip {version('open_clip_torch')}"
+        return loading.describe_model("dual", self.model, self.source, **about, library=library)
 
     def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
         checked = [check_image(image) for image in images]

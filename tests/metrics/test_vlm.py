@@ -12,9 +12,7 @@ from nein.metrics.choices import ChatChoices, ChoiceQuestion
 from nein.metrics.judges.detectors import ZeroShotDetector
 from tests.metrics import tiny
 
-QUESTIONS = [
-    f"Does this image contain {name}? Answer only yes or no" for name in ("car", "traffic light", "dog")
-]
+QUESTIONS = [f"Does this image contain {n}? Answer only yes or no" for n in ("car", "traffic light", "dog")]
 LABELS = ["car", "dog", "traffic light"]
 
 
