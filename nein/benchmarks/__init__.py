@@ -1,1 +1,1 @@
-"""The benchmarks: NeIn, NegBench, NegVQA."""
+"""The benchmarks NeIn, NegBench, NegVQA, rewriters and generators, and what all have in common."""

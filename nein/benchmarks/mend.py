@@ -49,7 +49,7 @@ def run(config: MendConfig, executor: Executor) -> str | int | None:
     # Compare, and report.
     rows = compare.correct_p([*compare_remedies(kind, folders)], "metric")
     for row in rows:
-        variant = "told" if row["variant"] in kind.affirmative else row["variant"]  # to remove, say
+        variant = "told" if row["variant"] in kind.affirmative else row["variant"]  # told: without negation
         row["what"] = f"{_title(row['metric'])}, {variant}"
     verdicts = judge_remedies(kind, rows, remedies)
     costs: list[Figure] = []

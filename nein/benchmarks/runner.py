@@ -177,9 +177,9 @@ class Benchmark:
         for run in finished:
             gap_rows = frames.select(run.figures, task="gap")
             for metric in frames.list_entries(gap_rows, "metric"):
-                affirmed, negated, lost = frames.records(gap_rows, metric=metric)  # rows of `ScoreTable.gap`
+                affirmed, negated, difference = frames.records(gap_rows, metric=metric)  # of `ScoreTable.gap`
                 labels = {"run": run.name, "model": run.name, "measure": metric}
-                rows += frames.gap(affirmed["value"], negated["value"], lost, **labels)
+                rows += frames.gap(affirmed["value"], negated["value"], difference, **labels)
         return frames.frame(rows)
 
     def paper_gaps(self) -> Iterator[Mapping[str, Any]]:

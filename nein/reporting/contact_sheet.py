@@ -24,11 +24,8 @@ PANEL, MARKED = "#f3f4f6", "#fdf0c8"  # behind a message, behind a highlighted r
 MARGIN, GAP = 24, 14  # pixels around the sheet and between cells
 _LETTER, _LINE = 0.62, 1.4  # mean width of a letter and height of a line, in font sizes
 #: Text stays text in SVG and PDF. Verdana has the widths of DejaVu, for readers without it.
-_STYLE: Any = {"svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "nein"} | {
-    "text.parse_math": False,
-    "text.hinting": "none",
-    "font.sans-serif": ["DejaVu Sans", "Verdana", "sans-serif"],
-}
+_STYLE: Any = {"svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "nein", "text.parse_math": False}
+_STYLE |= {"text.hinting": "none", "font.sans-serif": ["DejaVu Sans", "Verdana", "sans-serif"]}
 
 
 @dataclass(frozen=True)
@@ -100,12 +97,14 @@ class _Sheet:
 
     def draw_row(self, row: Row) -> None:
         start, line_height = self.top, _line_height(self.small)
+        # A line above the row, its title and its subtitle.
         self.draw_box(MARGIN, start + GAP // 2 - 1, self.inner, 2, facecolor=FAINT)
         lines = _wrap(row.title, self.body, self.inner)
         title = self.draw_text(MARGIN, start + GAP, lines, self.body)
         lines = [_shorten(row.subtitle, self.small, self.inner)] if row.subtitle else []
         subtitle = self.draw_text(MARGIN, start + GAP + title, lines, self.small, color=GREY)
         top = start + GAP + title + subtitle + 6
+        # Cells: an image or a message, then badges below it.
         images = [cell.image for cell in row.cells if cell.image is not None]
         height = max((_fit_size(image, self.size)[1] for image in images), default=self.size)
         if len(images) < len(row.cells):

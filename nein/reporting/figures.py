@@ -3,7 +3,7 @@
 Parts: rows; frames of them; queries; figures.csv. The columns:
 
 benchmark, model, task, metric, variant   Its dimensions; a benchmark adds its own (category, kind).
-n, unscored           Numbers of samples with a value, and without one (which is never zero).
+n, unscored           Numbers of samples with a value, and without one, which never count as 0.
 value, low, high      The estimate and its 95 % interval, in the unit of the data, not scaled.
 standard_error, clusters   See `nein.statistics.Estimate`.
 p, p_holm, ...        Tests of a difference (`TESTS`).
@@ -63,12 +63,11 @@ def number(value: float | None, *, unit: str, n: int | None = None, **labels: An
     return {**labels, "value": value, "n": n, "unit": unit}
 
 
-def gap(affirmed: float | None, negated: float | None, lost: Figure, **labels: Any) -> Iterator[Figure]:
-    """Three rows of a negation gap, which all benchmarks have: statistic "affirmed", "negated" (shares) and
-    "gap" (`lost`, points)."""
+def gap(affirmed: float | None, negated: float | None, difference: Figure, **labels: Any) -> Iterator[Figure]:
+    """Three rows of a negation gap: statistic "affirmed", "negated" (shares), "gap" (their difference)."""
     for statistic, value in (("affirmed", affirmed), ("negated", negated)):
-        yield {**labels, "statistic": statistic, "value": value, "n": lost.get("n"), "unit": "%"}
-    numbers = {name: lost.get(name) for name in (*ESTIMATE, "n", "unscored")}
+        yield {**labels, "statistic": statistic, "value": value, "n": difference.get("n"), "unit": "%"}
+    numbers = {name: difference.get(name) for name in (*ESTIMATE, "n", "unscored")}
     yield {**labels, **numbers, "statistic": "gap", "unit": "points"}
 
 

@@ -147,11 +147,11 @@ class ScoreTable:
         test = statistics.pairs_test(first, second, clusters)
         means = test.means if test else (None, None)
         tests: frames.Figure = {"p": test.p, "p_least": test.least} if test else {}
-        difference, lost = test.difference if test else None, len(rows) - len(first)
+        difference, unscored = test.difference if test else None, len(rows) - len(first)
         return [
             frames.number(means[0], unit="%", n=len(first), variant=affirmed, **labels),
             frames.number(means[1], unit="%", n=len(first), variant=negated, **labels),
-            frames.figure(difference, unit="points", unscored=lost, variant="gap", **tests, **labels),
+            frames.figure(difference, unit="points", unscored=unscored, variant="gap", **tests, **labels),
         ]
 
     def pair(self, other: ScoreTable) -> Pairs:

@@ -1,1 +1,1 @@
-"""NeIn: do image editors understand that something is not there?"""
+"""The benchmark NeIn: do image editors understand that something should be absent?"""

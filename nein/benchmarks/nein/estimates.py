@@ -204,9 +204,9 @@ def estimate_gap(affirmed: ScoreTable, negated: ScoreTable, metric: str) -> Iter
     if test is None:
         return
     labels: Figure = {"task": "gap", "metric": metric, "measure": METRICS[metric].title}
-    lost = frames.figure(test.difference, unit="points", p=test.p, p_least=test.least)
-    for row in frames.gap(float(first.mean()), float(second.mean()), lost, **labels):
-        yield {**lost, **row} if row["statistic"] == "gap" else row  # the gap also has p and clusters
+    gap = frames.figure(test.difference, unit="points", p=test.p, p_least=test.least)
+    for row in frames.gap(float(first.mean()), float(second.mean()), gap, **labels):
+        yield {**gap, **row} if row["statistic"] == "gap" else row  # the gap also has p and clusters
     ratio = statistics.pairs_ratio(first, second, clusters)
     yield frames.figure(ratio, unit="", statistic="ratio", **labels)
     for template in [*sorted(negated.names("template"), key=TEMPLATES.index), None]:
