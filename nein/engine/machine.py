@@ -1,5 +1,5 @@
-"""The machine that a command runs on: its processes and devices, its threads, and the facts that a manifest
-notes about hardware, versions and command line (no user or host names, no secrets)."""
+"""Uses and describes the machine of a command: processes and devices; cores and threads; and the facts that a
+manifest notes about hardware, versions and command line (no user or host names, no secrets)."""
 
 from __future__ import annotations
 

@@ -77,8 +77,7 @@ class Ray(Executor):
 
     def compute(self, steps: Sequence[Step], plan: Plan | None = None) -> list[int]:
         assert plan is not None, "workers on other nodes make the steps again"
-        # A step that reads all blocks of earlier ones starts a new part, which begins when those are
-        # complete.
+        # A step that reads all blocks of earlier ones begins a new part, when those are complete.
         counts: list[int] = []
         first = 0  # the first step of the current part
         for end in range(1, len(steps) + 1):

@@ -1,5 +1,5 @@
-"""What a command computes: `Model` says how to load a model, `Stage` how to make the rows of a block,
-`open_tasks` which blocks are missing. An executor (`nein.engine.run`) computes them."""
+"""Declares the work of a command: `Model` says how to load a model, `Stage` how to make the rows of a block;
+`open_tasks` finds the missing blocks, which an executor (`nein.engine.run`) computes."""
 
 from __future__ import annotations
 
@@ -166,8 +166,7 @@ class Task:
     absent: bool
 
     def put(self, rows: Mapping[str, Rows]) -> None:
-        """Writes the missing outputs. Outputs that were made from the old block are removed first, unless a
-        worker of a killed command has written the same block meanwhile."""
+        """Writes the missing outputs; first removes the outputs that were made from the old block."""
         folder, stage, number = self.step.folder, self.step.stage, self.number
         records = stage.records(number)
         digest = stage.source_digest(records)
@@ -175,6 +174,7 @@ class Task:
         for output in self.missing:
             lines = [stage.head(output, number, records, digest), *rows[output]]
             files[folder.block_path(output, number)] = b"".join(map(atomic.json_line, lines))
+        # The worker of a killed command may have written the same block meanwhile.
         if self.absent and all(path.exists() and path.read_bytes() == data for path, data in files.items()):
             return
         unit = number * stage.blocks.size // (stage.blocks.unit or stage.blocks.size)  # the dependent block

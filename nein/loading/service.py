@@ -114,6 +114,8 @@ class Pace:
 #: Domain of a hosted service -> the environment variable with its key; OPENAI_API_KEY for any other server.
 KEYS = {"openai.com": "OPENAI_API_KEY", "azure.com": "AZURE_OPENAI_API_KEY", "x.ai": "XAI_API_KEY"}
 KEYS |= {"anthropic.com": "ANTHROPIC_API_KEY", "googleapis.com": "GEMINI_API_KEY"}
+# Codes in the replies of servers that refuse the content of a request, as a pattern.
+CONTENT_CODES = r"content_policy_violation|content_filter|invalid_prompt|moderation_blocked|cyber_policy"
 
 
 def find_host(address: str) -> str:
@@ -209,7 +211,7 @@ class Service:
 
     def send(self, path: str, body: Mapping[str, Any], *, image: bytes | None = None) -> Any:
         """Sends a request, with a PNG if given; returns the parsed reply. Raises NoAnswer and BudgetError."""
-        form: dict[str, Any] = {}
+        form: dict[str, Any] = {}  # of a request in parts
         if image is not None:
             form["files"] = [("image", ("image.png", image, "image/png"))]
             form["options"] = {"headers": {"Content-Type": "multipart/form-data"}}
@@ -267,10 +269,6 @@ class Service:
         if request.method == "POST":
             is_retry = request.headers.get("x-stainless-retry-count", "0") != "0"
             self.count(requests=1, retries=int(is_retry))
-
-
-# Codes in the replies of servers that refuse the content of a request, as a pattern.
-CONTENT_CODES = r"content_policy_violation|content_filter|invalid_prompt|moderation_blocked|cyber_policy"
 
 
 def encode_png(image: Any) -> bytes:
