@@ -185,9 +185,8 @@ def test_algorithm_2_decides_the_same(blip, llava, slow_blip, slow_llava):
 
 def test_a_match_at_the_threshold_is_none():
     matcher = SimpleNamespace(match=lambda pictures, texts, head: [[0.5], [0.75]])
-    given = [{"id": name, "caption": "A.", "object": "cat"} for name in "ab"]
-    stage = SimpleNamespace(config=config(match_above=0.5))
-    found = algorithms.Match.make(stage, matcher, (given, PICTURES[:2]))
+    inputs = [{"id": name, "caption": "A.", "object": "cat"} for name in "ab"], PICTURES[:2]
+    found = algorithms.Match.make(SimpleNamespace(config=config(match_above=0.5)), matcher, inputs)
     assert [row["verdict"] for row in found] == [algorithms.LOW_MATCH, algorithms.ACCEPTED]
 
 

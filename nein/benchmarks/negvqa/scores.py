@@ -53,9 +53,6 @@ def score_text_reader(items: Sequence[Item], indices: Iterable[int]) -> Iterator
         yield {**labels, "value": values[item.id, variant]}
 
 
-table = functools.partial(ScoreTable.from_rows, details=DETAILS)
-
-
 def score_answers(
     answers: Iterable[Answer], scorings: Sequence[str], matches: Iterable[Match] = ()
 ) -> Iterator[Row]:
@@ -73,7 +70,8 @@ def score_answers(
 
 
 def read_answer(row: Answer, scoring: str, protocol: str, match: Match | None = None) -> Row:
-    """The letter of one answer, and its value or the reason why it has none; `failed`: there is no answer."""
+    """The letter of one answer, and its value or the reason why it has none; `failed`: there is no answer.
+    match: the matcher's letter, if it was asked."""
     failed = bool(row.error)
     if failed:
         letter, reason = None, row.error
