@@ -20,11 +20,11 @@ SIDE = 1024  # pixels of the canvas; also requested of served models without a d
 
 
 class DrawingFunction(FunctionEditor):
-    draws = True  # it is called with (prompt[, seed])
+    draws = True  # the function gets no image: (prompt[, seed])
 
 
 class ServedGenerator(ServedEditor):
-    path, draws = "/images/generations", True
+    path, draws = "/images/generations", True  # the request holds no image
 
 
 def find_pipeline(reference: str) -> str | None:

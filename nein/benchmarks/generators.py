@@ -7,17 +7,15 @@ file: images and questions, the stages Draw and Judge, estimates, the page, and 
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
-from nein import statistics
 from nein.benchmarks.generators_config import GeneratorsConfig
 from nein.benchmarks.nein import calibrations
 from nein.benchmarks.nein.config import ReportConfig
@@ -38,11 +36,10 @@ from nein.models.editor_choice import ExternalEdits
 from nein.models.judges import OBJECT, QUESTION, JudgeOptions, Word
 from nein.reporting import cards, tables
 from nein.reporting import figures as frames
-from nein.reporting.figures import Figure
 from nein.reporting.page import Page, Section
 from nein.reporting.scores import ScoreTable
 from nein.reporting.tables import COUNTS, Column, Row, Table, entry, p_value
-from nein.statistics import Estimate, calibration
+from nein.statistics import Estimate, calibration, pairs_test
 
 IMAGES, FORBIDDEN, WANTED = "images", "forbidden", "wanted"
 #: Role of a thing and judge -> title. "sentence": actions and attributes, which only the VQA judge gets.
@@ -261,14 +258,14 @@ class Judge(Stage):
 # --- estimates -----------------------------------------------------------------------------------------
 
 
-def correct_shares(run: Finished, judge: calibrations.Calibration) -> Iterator[Figure]:
+def correct_shares(run: Finished, judge: calibrations.Calibration) -> Iterator[frames.Figure]:
     """Yield shares and excess of nouns, as judged and corrected for the judge's errors (task "corrected")."""
     rates = judge.rates("fixed", role=OBJECT)
     metrics = tuple(f"{role}_{judge.kind}" for role in (FORBIDDEN, WANTED))
     for row in frames.records(run.figures, task=("results", "excess"), metric=metrics):
         if row["value"] is None:
             continue
-        judged = Estimate(**{field.name: row[field.name] for field in dataclasses.fields(Estimate)})
+        judged = Estimate(**{item.name: row[item.name] for item in fields(Estimate)})
         variant = row["variant"]
         if row["task"] == "excess":
             variant, corrected = "more often if denied", calibration.correct_difference(judged, rates)
@@ -360,7 +357,7 @@ class Generators(Benchmark):
         machine: dict[str, Any] = {"device": device, "dtype": config.dtype}
         shared = {"prompts": prompts.facts["sha256"], "seed": config.seed, "samples": config.samples}
         shared |= machine_identity(config, device)
-        facts = {"data": prompts.facts, "config": dataclasses.asdict(JUDGE_OPTIONS)}
+        facts = {"data": prompts.facts, "config": asdict(JUDGE_OPTIONS)}
 
         # The judges, which all generators share.
         models = {}  # kind of judge -> its model
@@ -370,7 +367,6 @@ class Generators(Benchmark):
             load = functools.partial(judges.load, kind, judge, services=services, **machine)
             models[kind] = Model.one(f"{kind} {judge}", load, references.find_place(judge), kind)
             shared[kind] = references.identify(judge)
-
         runs = []
         for text in config.generator:
             label, reference = references.split_label(text)
@@ -415,13 +411,18 @@ class Generators(Benchmark):
         rows = []
         for metric in METRICS:
             unmentioned, denied = (table.where(metric=metric, variant=arm) for arm in (UNMENTIONED, DENIED))
-            if (test := statistics.pairs_test(*unmentioned.pair(denied))) is not None:
-                labels: Figure = {"task": "excess", "metric": metric, "p": test.p, "p_least": test.least}
+            if (test := pairs_test(*unmentioned.pair(denied))) is not None:
+                labels: frames.Figure = {
+                    "task": "excess",
+                    "metric": metric,
+                    "p": test.p,
+                    "p_least": test.least,
+                }
                 rows.append(frames.figure(test.difference, unit="points", **labels))
         return frames.concat([super().estimates(table, folder), frames.frame(rows)])
 
     def page(self, finished: Sequence[Finished], options: Any) -> Page:
-        rows, findings, notes = list[Figure](), list[str](), list[str]()
+        rows, findings, notes = list[frames.Figure](), list[str](), list[str]()
         calibrated = calibrations.load(options.calibration, explicit=True)
         for run in finished:
             notes += _list_notes(run)

@@ -64,10 +64,12 @@ class Rewrite(Stage):
 
     def read(self, number: int) -> list[tuple[Sample, Any]]:
         """The samples of a block, each with its image (H, W, 3) uint8, or why it has none."""
-        samples = [self.samples[index] for index in self.blocks.members(number)]
-        return [
-            (item, read_image(item.sample_path, "NeIn") if self.shows_images else None) for item in samples
-        ]
+        members = []
+        for index in self.blocks.members(number):
+            sample = self.samples[index]
+            image = read_image(sample.sample_path, "NeIn") if self.shows_images else None
+            members.append((sample, image))
+        return members
 
     def work(self, model: Any, members: list[Any], missing: tuple[str, ...]) -> dict[str, list[Rewriting]]:
         readable = [(sample, image) for sample, image in members if not isinstance(image, str)]
@@ -75,7 +77,9 @@ class Rewrite(Stage):
         rewordings = iter(model.rewrite(instructions, images))
         rows = []
         for sample, image in members:
-            text, error = (None, image) if isinstance(image, str) else next(rewordings)[:2]
+            text, error = None, image
+            if not isinstance(image, str):
+                text, error, _ = next(rewordings)
             rows.append(Rewriting(sample.id, sample.source_id, sample.negative, sample.object, text, error))
         return {"rewritten": rows}
 
@@ -99,7 +103,7 @@ class Rewriters(Benchmark):
 
     def runs(self, config: RewritersConfig, device: str) -> list[Run]:
         dataset = data.load(config.data, split=config.split)
-        services = Services.create(config, config.out_dir / "cache")
+        services = Services.create(config, config.out_dir / "cache" / "answers.sqlite")
         runs = []
         options: dict[str, Any] = {"services": services, "device": device, "dtype": config.dtype}
         for label, reference in map(split_label, config.rewriter):

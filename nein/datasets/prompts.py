@@ -75,6 +75,7 @@ def is_noun(thing: str) -> bool:
 #: UniGenBench's test point of denials, and its points that no question about the image alone decides.
 NEGATION, UNASKED = "Grammar - Negation", ("Logical Reasoning", "Text Generation")
 _POINTS = atomic.record({"Testpoints": list[str], "Testpoint Description": list[str]})
+#: Denials of a verb, as in "is not", and all denials.
 _NOT = re.compile(r"\s*\b(?:not|never)\b|n't\b", re.IGNORECASE)
 _DENYING = re.compile(r"\b(?:no|not|never|none|neither|nor|without)\b|n't\b|\brather than\b", re.IGNORECASE)
 

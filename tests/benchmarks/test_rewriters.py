@@ -22,8 +22,7 @@ count = iter(range(10**9))
 
 def of_four(instruction):
     """One way after the other."""
-    [thing] = [name for name in CATEGORIES if name in instruction.lower()]
-    return ENDS[next(count) % 4].format(thing)
+    return ENDS[next(count) % 4].format(*[name for name in CATEGORIES if name in instruction.lower()])
 
 
 def fails(instruction):
@@ -80,6 +79,7 @@ def test_the_prompt_of_a_vendor_is_sent_as_diffusers_has_it_and_answers_are_kept
     assert parts[0]["text"] == SYSTEM_MESSAGE_UPSAMPLING_I2I
     assert [part["type"] for part in parts] == ["text", "image_url", "text"]
     assert len(server.requests) == 4
+    assert "4 requests" in (tmp_path / "out" / "table.md").read_text()  # what they cost
     assert exit_code("rewriters", *asked, "--out", tmp_path / "out", "--overwrite") == 0
     assert len(server.requests) == 4
     system, request = rewriters.find_prompt("flux3")
