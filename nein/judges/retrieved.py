@@ -68,7 +68,7 @@ def run(options: RetrievedConfig) -> str:
             rows = list(judged.make_verdict_rows(queries, verdicts, settings.protocol))
             atomic.write_lines(folder / f"{task.key}.jsonl", rows)
             label = {"task": task.what, "variant": task.variant, "judge": kind}
-            table = scores.make_table({**label, **row} for row in scores.table_judged(rows))
+            table = scores.make_table({**label, **row} for row in scores.tabulate_judged(rows))
             figures.append(frames.with_columns(estimates.make_estimates(table, rates), judge=kind, flag=flag))
             print(f"{tasks.folder.path}: {task.key}, {len(cases)} images judged", file=sys.stderr)
         frames.write(tasks.folder.path / judged.JUDGED_CSV, frames.concat(figures))

@@ -243,6 +243,6 @@ def rows_of(tmp_path, model, dataset):
 def measured(rows):
     """The figures of rows of retrieval or of multiple choice."""
     every = list(rows)
-    of = scores.table_retrieval if "direction" in every[0] else scores.table_choices
+    of = scores.tabulate_retrieval if "direction" in every[0] else scores.tabulate_choices
     table = scores.make_table({"task": "x", "variant": "y", **row} for row in of(every))
     return frames.records(estimates.make_estimates(table))

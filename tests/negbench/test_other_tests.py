@@ -347,7 +347,9 @@ def test_beafs_figures_are_those_of_its_script():
             asked.append((there, right == there))
             group = (REMOVED if removed else KEPT, str(pair), 2)
             rows.append({**row(f"{pair}.{copy}", float(right), group), "correct": int(not there)})
-    table = scores.make_table({"task": "yes-no", **one} for one in scores.table_choices(rows, is_yes_no=True))
+    table = scores.make_table(
+        {"task": "yes-no", **one} for one in scores.tabulate_choices(rows, is_yes_no=True)
+    )
     figure = functools.partial(frames.pick, estimates.make_estimates(table))
     truth, said = zip(*asked, strict=True)
     for metric, own in (("precision", precision_score), ("recall", recall_score), ("F1", f1_score)):

@@ -126,7 +126,7 @@ def test_what_cannot_be_read_is_unscored_and_counted(retrieval, choice):
         "003.png#0": gone["003.png"], "003.png#1": gone["003.png"], "003.png": gone["003.png"],
         "005.png#0": "no finite feature",
     }  # fmt: skip
-    assert {row["id"] for row in scores.table_retrieval(rows) if row["failed"]} == lost.keys()
+    assert {row["id"] for row in scores.tabulate_retrieval(rows) if row["failed"]} == lost.keys()
     found = measured(rows)
     entry = of(found, metric="recall@1", direction="text_to_image", kind="negated")
     assert (entry["n"], entry["unscored"]) == (57, 3)
@@ -200,7 +200,7 @@ def test_lost_captions_neither_shift_the_pairs_nor_vanish():
     assert reasons == {
         ("7", "image_to_text"): "it has no caption", ("9#0", "text_to_image"): "the caption is empty",
     }  # fmt: skip
-    assert not any(row["failed"] for row in scores.table_retrieval(rows))
+    assert not any(row["failed"] for row in scores.tabulate_retrieval(rows))
     found = measured(rows)
     gap = of(found, metric="gap@5", direction="text_to_image")
     assert (gap["n"], gap["unscored"]) == (60 - 3 - 1, 4)  # all of 7, and the empty one of 9 with its partner

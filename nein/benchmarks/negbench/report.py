@@ -125,9 +125,8 @@ def load_evaluated(runs: Sequence[Folder]) -> list[EvaluatedRun]:
         suffixes = ["" if task in (RETRIEVAL, MCQ) else f" {task}" for task in figures["task"]]
         data = [facts["title"] + suffix for suffix in suffixes]  # as tables show it
         labels = {"benchmark": "negbench", "model": name, "dataset": facts["dataset"], "data": data}
-        evaluated_runs.append(
-            EvaluatedRun(run, {**facts, "model": name}, frames.with_columns(figures, **labels))
-        )
+        figures = frames.with_columns(figures, **labels)
+        evaluated_runs.append(EvaluatedRun(run, {**facts, "model": name}, figures))
     return evaluated_runs
 
 
@@ -303,9 +302,8 @@ def _make_reply(question: Question, row: Row | None) -> cards.CardReply | None:
         score = f"{row['scores'][k]:.3f}" if row.get("scores") else ""
         share = f"{100 * row['shares'][k]:.0f} %"
         rows.append((f"{letter}: {options[k].label}", _name_template(question, k), share, score))
-    return cards.CardReply(
-        cells=[Cell(" or ".join(names), " or ".join(templates), mark)], line=line, rows=rows
-    )
+    cell = Cell(" or ".join(names), " or ".join(templates), mark)
+    return cards.CardReply(cells=[cell], line=line, rows=rows)
 
 
 def _list_chosen(row: Row) -> list[int]:

@@ -230,9 +230,8 @@ def convert(options: ConvertConfig) -> None:
     from nein.loading.digests import file_sha256
     from nein.metrics.dual import openclip
 
-    facts = openclip.convert(
-        options.source, options.folder, architecture=options.architecture, quick_gelu=options.quick_gelu
-    )
+    form: Any = {"architecture": options.architecture, "quick_gelu": options.quick_gelu}
+    facts = openclip.convert(options.source, options.folder, **form)
     origin = {"file": options.source.name, "sha256": file_sha256(options.source), **facts}
     atomic.write_text(options.folder / "origin.json", json.dumps(origin, indent=2) + "\n")
     print(f"{options.folder}: {facts['tensors']} tensors of {options.architecture}, as safetensors.")

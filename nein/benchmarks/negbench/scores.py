@@ -63,11 +63,11 @@ def make_table_rows(
     """The table rows of a task. complete: the task without a limit, on which the text reader is trained."""
     if isinstance(task, ChoiceTask):
         yes_no = bool(task.questions) and task.questions[0].texts == [YES, NO]
-        table_rows = table_choices(rows, knows_types=task.kind != BINARY, is_yes_no=yes_no)
+        table_rows = tabulate_choices(rows, knows_types=task.kind != BINARY, is_yes_no=yes_no)
         if isinstance(complete, ChoiceTask):
             table_rows = itertools.chain(table_rows, score_text_reader(complete, task))
     else:
-        table_rows = table_judged(rows) if task.is_judged else table_retrieval(rows)
+        table_rows = tabulate_judged(rows) if task.is_judged else tabulate_retrieval(rows)
     for row in table_rows:
         yield {"task": task.what, "variant": task.variant, **row}
 
@@ -78,9 +78,8 @@ def score_text_reader(complete: ChoiceTask, task: ChoiceTask) -> Iterator[Row]:
     for question in complete.questions:
         # Both images of a pair of HardNeg-Syn, positive/7_img.png and negative/7_img.png, are one scene.
         scene = re.sub("^(positive|negative)/", "", question.cluster)
-        training[question.id] = baselines.Question(
-            question.asked, tuple(question.texts), question.correct, scene
-        )
+        texts = tuple(question.texts)
+        training[question.id] = baselines.Question(question.asked, texts, question.correct, scene)
     values = baselines.read_texts(training)  # id -> 1.0 right, 0.0 wrong; empty: too few to learn from
     for question in task.questions if values else ():
         labels = {"id": question.id, "source": question.cluster, "metric": baselines.TEXT_READER}
@@ -88,7 +87,7 @@ def score_text_reader(complete: ChoiceTask, task: ChoiceTask) -> Iterator[Row]:
         yield {**labels, "type": kind, "value": values[question.id]}
 
 
-def table_retrieval(rows: Iterable[Row]) -> Iterator[Row]:
+def tabulate_retrieval(rows: Iterable[Row]) -> Iterator[Row]:
     """A table row per recall of every retrieval row."""
     for row in rows:
         labels = {key: row[key] for key in ("id", "source", "kind", "direction", "item")}
@@ -98,7 +97,7 @@ def table_retrieval(rows: Iterable[Row]) -> Iterator[Row]:
             yield {**labels, "metric": metric, "value": row[metric]}
 
 
-def table_judged(rows: Iterable[Row]) -> Iterator[Row]:
+def tabulate_judged(rows: Iterable[Row]) -> Iterator[Row]:
     """A table row per verdict and k: an image at rank r counts for every k > r."""
     for row in rows:
         labels = {
@@ -114,7 +113,7 @@ def table_judged(rows: Iterable[Row]) -> Iterator[Row]:
         yield from ({**labels, "metric": f"{metric}@{k}"} for k in retrieval.KS if row["rank"] < k)
 
 
-def table_choices(rows: Iterable[Row], knows_types: bool = True, is_yes_no: bool = False) -> Iterator[Row]:
+def tabulate_choices(rows: Iterable[Row], knows_types: bool = True, is_yes_no: bool = False) -> Iterator[Row]:
     """Table rows of every choice row and baseline, then of the groups of questions that belong together.
 
     knows_types  The data have templates and types, not only the right option.
@@ -148,7 +147,7 @@ def table_choices(rows: Iterable[Row], knows_types: bool = True, is_yes_no: bool
     for score, by_name in groups.items():
         for (name, size), group in by_name.items():
             if len(group) == size:  # --limit cuts the last one
-                yield from _table_group(score, name, group)
+                yield from _tabulate_group(score, name, group)
 
 
 # --- groups of questions that belong together ------------------------------------------------------
@@ -158,7 +157,7 @@ def table_choices(rows: Iterable[Row], knows_types: bool = True, is_yes_no: bool
 SIXTH = 1 / 6
 
 
-def _table_group(score: str, name: str, group: Sequence[Row]) -> Iterator[Row]:
+def _tabulate_group(score: str, name: str, group: Sequence[Row]) -> Iterator[Row]:
     """The table rows of a group of questions; with an unscored question it is unscored."""
     unscored = next((row for row in group if row["credit"] is None), None)
     labels = {"id": name, "source": (unscored or group[0])["source"], "type": score}

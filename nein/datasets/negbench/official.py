@@ -92,10 +92,9 @@ def read_retrieval(path: Path, kind: str = records.ORIGINAL) -> tuple[RetrievalI
 def read_questions(path: Path, layout: str = "real") -> tuple[Question, ...]:
     """Reads a multiple-choice or binary file. layout: a key of `POSITIONS` for files without `template_0`."""
     questions = []
-    for location, row, fields in _iter_records(
-        path, ("image_path", "correct_answer", "caption_0", "caption_1")
-    ):
-        texts = []
+    columns = ("image_path", "correct_answer", "caption_0", "caption_1")
+    for location, row, fields in _iter_records(path, columns):
+        texts: list[str] = []
         while f"caption_{len(texts)}" in row:
             texts.append(row[f"caption_{len(texts)}"])
         while texts and not texts[-1]:  # a question with fewer options than others
@@ -186,9 +185,8 @@ class Table:
             row["filepath"] = record.image
             if not self.training:
                 return [{**row, "captions": repr(list(record.captions))}]
-            return [
-                {**row, "caption": text, "id": f"{record.id}/c{k}"} for k, text in enumerate(record.texts)
-            ]
+            texts = enumerate(record.texts)
+            return [{**row, "caption": text, "id": f"{record.id}/c{k}"} for k, text in texts]
         word = THEIRS.get(record.type or "", "")
         has_one_object = record.positives is not None and len(record.positives) < 2
         if self.training and record.type == AFFIRMATION and has_one_object:

@@ -61,8 +61,8 @@ _HEDGED_BEHIND = re.compile(r"^\s+(?:\w+\s+)?(?:might|may|could|would)\b(?! not)
 # --- mentions and their polarity -------------------------------------------------------------------
 def find_mentions(sentence: str, noun: str) -> list[tuple[int, int]]:
     """(start, end) of every mention of a noun in a sentence, singular or plural, in any case."""
-    forms = {form.casefold() for form in (noun, plural(noun), singular(noun))}
-    forms = sorted(forms, key=len, reverse=True)  # the longest form is tried first
+    distinct = {form.casefold() for form in (noun, plural(noun), singular(noun))}
+    forms = sorted(distinct, key=len, reverse=True)  # the longest is tried first
     pattern = r"(?<!\w)(?:" + "|".join(re.escape(form) for form in forms) + r")(?!\w)"
     return [match.span() for match in re.finditer(pattern, sentence.casefold())]
 

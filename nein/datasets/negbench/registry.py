@@ -143,7 +143,7 @@ _TABLE = (
         "wherever the set was built (`nein negbench generate` keeps them beside the files)",
         (
             *_make_retrieval(
-                "retrieval.csv", ("negated_retrieval.csv",), ("negated_retrieval_rephrased.csv",)
+                "retrieval.csv", ("negated_retrieval.csv",), ("negated_retrieval_rephrased.csv",),
             ),
             *_make_pair(MCQ, "mcq.csv", "mcq_rephrased.csv"),
             Part(MCQ + AFFIRMED, TEMPLATED, ("mcq_control.csv",)),

@@ -363,9 +363,8 @@ def make_retrieval_items(
     stop: Any = "always" if rules.protocol == "paper" else "if missing"
     if rules.thing == "image":  # "A dog There is no car in the image.", as released
         stop = "never"
-    negated = tuple(
-        negation.text(rules.thing, stop) for negation in place_negations(chosen, absent, rng, rules.order)
-    )
+    negations = place_negations(chosen, absent, rng, rules.order)
+    negated = tuple(negation.text(rules.thing, stop) for negation in negations)
     present, denied, source = image.positives, tuple(dict.fromkeys(absent)), image.cluster
     return (
         RetrievalItem(image.id, image.path, tuple(chosen), records.ORIGINAL, present, source=source),
