@@ -22,7 +22,7 @@ class Reference(NamedTuple):
     revision: str | None
 
 
-def reference(source: str) -> Reference | None:
+def parse(source: str) -> Reference | None:
     """Parse "hub:OWNER/NAME@REVISION"; None for a source of another kind."""
     if not source.startswith(PREFIX):
         return None
@@ -30,7 +30,7 @@ def reference(source: str) -> Reference | None:
     return Reference(name, revision or None)
 
 
-def version(data: Reference) -> str:
+def find_version(data: Reference) -> str:
     """The commit in the hub's cache ("" before the download), or a hash of a folder's names, sizes, times."""
     folder = Path(data.name)
     if folder.is_dir():

@@ -124,7 +124,7 @@ def load(
 def read_source(source: str, split: str) -> tuple[Iterable[Row], Row, Path | None]:
     """(rows, origin, image folder) of "hub:OWNER/NAME[@REVISION]" or of a .jsonl, .csv or .tsv file. Yields
     rows one at a time, since they may hold images. Raises UserError."""
-    if reference := hub.reference(source):
+    if reference := hub.parse(source):
         return hub.read(reference, split), {"kind": "hub", **reference._asdict(), "split": split}, None
     file = expand_user(source)
     if not file.is_file():

@@ -276,7 +276,7 @@ def read_samples(
     if is_nano(data):
         root = scope.ensure(split) if data == scope.DATA else nano_data.ensure(split, world=world(data))
         dataset, origin = load_folder(root, split=split), {"kind": "nano"}
-    elif reference := hub.reference(data):
+    elif reference := hub.parse(data):
         root = lay_out_hub(reference, split, columns or {}, cache or atomic.cache_root())
         dataset, origin = load_folder(root, split=split), {"kind": "hub", **reference._asdict()}
     else:
@@ -301,9 +301,9 @@ def _interleave(data: Dataset, families: Sequence[str]) -> Dataset:
 
 def lay_out_hub(data: hub.Reference, split: str, columns: Mapping[str, str], cache: Path) -> Path:
     """Write a data set of the hub in the official layout, once; returns the folder. Raises UserError."""
-    if not hub.version(data):
+    if not hub.find_version(data):
         hub.read(data, split)  # the version is known after the download
-    facts = {"name": data.name, "version": hub.version(data), "columns": columns}
+    facts = {"name": data.name, "version": hub.find_version(data), "columns": columns}
     root = cache / "hub" / f"{data.name.replace('/', '--')}-{split}-{json_digest(facts)[:16]}"
     if (root / f"{split}.json").is_file():  # written last, so the rest is there, too
         return root

@@ -77,7 +77,7 @@ def rewriter_needs(reference: str) -> list[Need]:
 
 def data_needs(source: str | None) -> list[Need]:
     """Needs of `--data`: a data set of the hub ("hub:OWNER/NAME"), or none."""
-    reference = hub.reference(source or "")
+    reference = hub.parse(source or "")
     if reference is None or is_local(reference.name):
         return []
     return [Need(reference.name, reference.revision, "dataset")]
