@@ -216,6 +216,7 @@ class Executor:
             bar.close()
             return 0
         self._notes.setdefault(step.folder.path, (step.folder, {"stages": {}, "usage": {}}))
+
         # --- choose parallel blocks and threads
         model = step.stage.model
         on_gpu = model is not None and model.place == "device" and self.device != "cpu"
@@ -226,6 +227,7 @@ class Executor:
             at_once = model.requests or self._requests
         set_threads = functools.partial(machine.set_threads, (self.threads if on_gpu else 1) or 0)
         set_threads()  # models are loaded in this thread
+
         # --- compute
         count, running = 0, set[Future[int]]()
         with (

@@ -83,6 +83,7 @@ def check_tokenizer(tokenizer: Any, config: Any, source: str) -> None:
     if max(ids) >= rows:
         word = tokenizer.convert_ids_to_tokens(max(ids))
         raise UserError(f"{name} gives '{word}' the id {max(ids)}, but the model has {rows} words; {advice}.")
+
     # --- the Python class splits texts as the published file does
     file = Path(tokenizer.name_or_path, "tokenizer.json")
     if file.is_file():
@@ -94,8 +95,7 @@ def check_tokenizer(tokenizer: Any, config: Any, source: str) -> None:
             kind = type(tokenizer).__name__
             raise UserError(f"{name} is read as {kind}, which splits '{PROBE}' unlike its file; {advice}.")
 
-    # --- the end token: CLIP's text towers pool there, by its configured id or, if that is 2, at the highest
-    # id
+    # --- the end token: CLIP's text towers pool at its configured id or, if that is 2, at the highest id
     end = getattr(text, "eos_token_id", None)
     end = max(ids) if end == 2 else end
     if type(tokenizer).__name__ == "CLIPTokenizer" and isinstance(end, int) and ids[-1] != end:
