@@ -1,7 +1,7 @@
-"""Metrics and judges: images and strings in, numbers out. Importing this package imports nothing.
+"""Lists the public names of this package: metrics that score edited images, and loaders of their models.
 
 METRICS holds every metric by name; `score(metrics, batch)` gives a Score per metric and item; `load_encoder`,
-`load_judge` and others (`metrics.models`) load models. A cache is the caller's Store.
+`load_judge` and others load models. Every name is imported on first use, so that this import is cheap.
 """
 
 from __future__ import annotations

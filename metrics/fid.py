@@ -21,59 +21,40 @@ from threadpoolctl import threadpool_limits
 from nein.metrics.base import MetricError
 
 
-# --- the interval, from FIDs without each group of source images ----------------------------
-class FidInterval(NamedTuple):
-    """FID with its 95 % interval; None for the interval of one source image."""
-
-    value: float
-    low: float | None
-    high: float | None
-    standard_error: float | None
-    left_out: tuple[float, ...] = ()  # FID without each group
-
-    @classmethod
-    def jackknife(cls, value: float, left_out: Sequence[float]) -> FidInterval:
-        """Interval from G replicates d_g: the half-width is the 97.5 % quantile of t with G - 1 degrees of
-        freedom times the standard error sqrt((G - 1) / G * sum (d_g - mean d)^2)."""
-        count = len(left_out)
-        if count < 2:
-            return cls(value, None, None, None)
-        replicates = np.asarray(left_out, dtype=np.float64)
-        error = float(np.sqrt((count - 1) / count * np.sum((replicates - replicates.mean()) ** 2)))
-        half_width = float(scipy.special.stdtrit(count - 1, 0.975)) * error
-        return cls(value, value - half_width, value + half_width, error, tuple(map(float, left_out)))
-
-
-def subtract(first: FidInterval, second: FidInterval) -> FidInterval:
-    """Interval of first - second, for two sets of edits of the same source images."""
-    if len(first.left_out) != len(second.left_out):
-        raise MetricError("The difference of two FIDs needs both on the same groups of source images.")
-    pairs = zip(first.left_out, second.left_out, strict=True)
-    return FidInterval.jackknife(first.value - second.value, [a - b for a, b in pairs])
-
-
-#: Source images per feature column from which the interval of `extrapolate` covers
-#: (docs/explanation/statistics.md).
-LIMIT_IMAGES = 3
-
-
-def extrapolate(distance: FidInterval) -> FidInterval:
-    """Estimate FID for infinitely many images: G d - (G - 1) mean d_g removes the bias of order 1 / N.
-    Sources: Quenouille, Biometrika 43 (1956); Chong & Forsyth, CVPR 2020 (arXiv:1911.07023)."""
-    count = len(distance.left_out)
-    if count < 2:
-        return distance
-    value = count * distance.value - (count - 1) * sum(distance.left_out) / count
-    return _clip(FidInterval.jackknife(value, distance.left_out))
-
-
-def _clip(interval: FidInterval) -> FidInterval:
-    """Cut an interval at 0, the smallest distance."""
-    low, high = (None if end is None else max(0.0, end) for end in (interval.low, interval.high))
-    return interval._replace(value=max(0.0, interval.value), low=low, high=high)
-
-
 # --- the distance --------------------------------------------------------------------------
+def frechet_distance(features_a: np.ndarray, features_b: np.ndarray) -> float:
+    """FID of features (N, D) and (M, D), >= 0, in float64; denominator n - 1 as in clean-fid."""
+    a, b = _check(features_a, "edited"), _check(features_b, "target")
+    if a.shape[1] != b.shape[1]:
+        raise MetricError(f"FID needs features of one network, not widths {a.shape[1]} and {b.shape[1]}.")
+    if min(len(a), len(b)) <= a.shape[1]:
+        return _compare_rows(a, b)
+    shift = b.mean(0)  # (D,): differences of large sums would lose digits
+    return _compare_moments(_Moments.sum_rows(a - shift), _Moments.sum_rows(b - shift))
+
+
+def _check(features: np.ndarray, side: str) -> np.ndarray:
+    """Features as float64. Raises MetricError unless they are finite and (N, D) with N >= 2, D >= 1."""
+    array = np.asarray(features, dtype=np.float64)
+    if array.ndim != 2 or array.shape[1] < 1:
+        raise MetricError(f"FID needs features of shape (images, width), not {array.shape} ({side}).")
+    if len(array) < 2:
+        raise MetricError(f"FID needs at least 2 {side} images, not {len(array)}.")
+    if bad := int((~np.isfinite(array).all(1)).sum()):
+        raise MetricError(f"{bad} of {len(array)} {side} feature rows are not finite; exclude those samples.")
+    return array
+
+
+def _compare_rows(a: np.ndarray, b: np.ndarray) -> float:
+    """Distance from rows, for fewer rows than columns: S = F^T F with F the centered rows, so that no (D, D)
+    matrix is needed."""
+    mean_a, mean_b = a.mean(0), b.mean(0)
+    f_a = (a - mean_a) / np.sqrt(len(a) - 1)  # (N, D)
+    f_b = (b - mean_b) / np.sqrt(len(b) - 1)  # (M, D)
+    cross = scipy.linalg.svdvals(f_a @ f_b.T).sum()  # singular values of (N, M)
+    return _distance(mean_a - mean_b, (f_a**2).sum() + (f_b**2).sum(), cross)
+
+
 @dataclass(frozen=True)
 class _Moments:
     """Sums over n rows, shifted near zero, float64; those of a part can be subtracted from the whole's."""
@@ -97,15 +78,46 @@ class _Moments:
         return (self.outer - self.n * np.outer(mean, mean)) / (self.n - 1)
 
 
-def frechet_distance(features_a: np.ndarray, features_b: np.ndarray) -> float:
-    """FID of features (N, D) and (M, D), >= 0, in float64; denominator n - 1 as in clean-fid."""
-    a, b = _check(features_a, "edited"), _check(features_b, "target")
-    if a.shape[1] != b.shape[1]:
-        raise MetricError(f"FID needs features of one network, not widths {a.shape[1]} and {b.shape[1]}.")
-    if min(len(a), len(b)) <= a.shape[1]:
-        return _compare_rows(a, b)
-    shift = b.mean(0)  # (D,): differences of large sums would lose digits
-    return _compare_moments(_Moments.sum_rows(a - shift), _Moments.sum_rows(b - shift))
+def _compare_moments(a: _Moments, b: _Moments) -> float:
+    """Distance from moments, for more rows than columns."""
+    s_a, s_b = a.covariance(), b.covariance()
+    try:  # F with S_a = F^T F
+        f_a = scipy.linalg.cholesky(s_a, lower=False, check_finite=False)
+    except scipy.linalg.LinAlgError:  # singular
+        values, vectors = scipy.linalg.eigh(s_a)
+        f_a = np.sqrt(np.clip(values, 0, None))[:, None] * vectors.T
+    # Eigenvalues of F_a S_b F_a^T are the squared singular values of F_a F_b^T.
+    inner = f_a @ s_b @ f_a.T  # (D, D)
+    eigenvalues = scipy.linalg.eigh((inner + inner.T) / 2, eigvals_only=True, check_finite=False)
+    cross = np.sqrt(np.clip(eigenvalues, 0, None)).sum()
+    return _distance(a.mean() - b.mean(), np.trace(s_a) + np.trace(s_b), cross)
+
+
+def _distance(difference: np.ndarray, traces: float, cross: float) -> float:
+    return max(0.0, float(difference @ difference + traces - 2 * cross))  # rounding can go below 0
+
+
+# --- the interval, from FIDs without each group of source images ----------------------------
+class FidInterval(NamedTuple):
+    """FID with its 95 % interval; None for the interval of one source image."""
+
+    value: float
+    low: float | None
+    high: float | None
+    standard_error: float | None
+    left_out: tuple[float, ...] = ()  # FID without each group
+
+    @classmethod
+    def jackknife(cls, value: float, left_out: Sequence[float]) -> FidInterval:
+        """Interval from G replicates d_g: the half-width is the 97.5 % quantile of t with G - 1 degrees of
+        freedom times the standard error sqrt((G - 1) / G * sum (d_g - mean d)^2)."""
+        count = len(left_out)
+        if count < 2:
+            return cls(value, None, None, None)
+        replicates = np.asarray(left_out, dtype=np.float64)
+        error = float(np.sqrt((count - 1) / count * np.sum((replicates - replicates.mean()) ** 2)))
+        half_width = float(scipy.special.stdtrit(count - 1, 0.975)) * error
+        return cls(value, value - half_width, value + half_width, error, tuple(map(float, left_out)))
 
 
 #: Number of feature columns up to which one thread of BLAS is faster than several.
@@ -154,42 +166,30 @@ def jackknife_interval(
     return _clip(FidInterval.jackknife(value, left_out))
 
 
-def _check(features: np.ndarray, side: str) -> np.ndarray:
-    """Features as float64. Raises MetricError unless they are finite and (N, D) with N >= 2, D >= 1."""
-    array = np.asarray(features, dtype=np.float64)
-    if array.ndim != 2 or array.shape[1] < 1:
-        raise MetricError(f"FID needs features of shape (images, width), not {array.shape} ({side}).")
-    if len(array) < 2:
-        raise MetricError(f"FID needs at least 2 {side} images, not {len(array)}.")
-    if bad := int((~np.isfinite(array).all(1)).sum()):
-        raise MetricError(f"{bad} of {len(array)} {side} feature rows are not finite; exclude those samples.")
-    return array
+def subtract(first: FidInterval, second: FidInterval) -> FidInterval:
+    """Interval of first - second, for two sets of edits of the same source images."""
+    if len(first.left_out) != len(second.left_out):
+        raise MetricError("The difference of two FIDs needs both on the same groups of source images.")
+    pairs = zip(first.left_out, second.left_out, strict=True)
+    return FidInterval.jackknife(first.value - second.value, [a - b for a, b in pairs])
 
 
-def _compare_rows(a: np.ndarray, b: np.ndarray) -> float:
-    """Distance from rows, for fewer rows than columns: S = F^T F with F the centered rows, so that no (D, D)
-    matrix is needed."""
-    mean_a, mean_b = a.mean(0), b.mean(0)
-    f_a = (a - mean_a) / np.sqrt(len(a) - 1)  # (N, D)
-    f_b = (b - mean_b) / np.sqrt(len(b) - 1)  # (M, D)
-    cross = scipy.linalg.svdvals(f_a @ f_b.T).sum()  # singular values of (N, M)
-    return _distance(mean_a - mean_b, (f_a**2).sum() + (f_b**2).sum(), cross)
+#: Source images per feature column from which the interval of `extrapolate` covers
+#: (docs/explanation/statistics.md).
+LIMIT_IMAGES = 3
 
 
-def _compare_moments(a: _Moments, b: _Moments) -> float:
-    """Distance from moments, for more rows than columns."""
-    s_a, s_b = a.covariance(), b.covariance()
-    try:  # F with S_a = F^T F
-        f_a = scipy.linalg.cholesky(s_a, lower=False, check_finite=False)
-    except scipy.linalg.LinAlgError:  # singular
-        values, vectors = scipy.linalg.eigh(s_a)
-        f_a = np.sqrt(np.clip(values, 0, None))[:, None] * vectors.T
-    # Eigenvalues of F_a S_b F_a^T are the squared singular values of F_a F_b^T.
-    inner = f_a @ s_b @ f_a.T  # (D, D)
-    eigenvalues = scipy.linalg.eigh((inner + inner.T) / 2, eigvals_only=True, check_finite=False)
-    cross = np.sqrt(np.clip(eigenvalues, 0, None)).sum()
-    return _distance(a.mean() - b.mean(), np.trace(s_a) + np.trace(s_b), cross)
+def extrapolate(distance: FidInterval) -> FidInterval:
+    """Estimate FID for infinitely many images: G d - (G - 1) mean d_g removes the bias of order 1 / N.
+    Sources: Quenouille, Biometrika 43 (1956); Chong & Forsyth, CVPR 2020 (arXiv:1911.07023)."""
+    count = len(distance.left_out)
+    if count < 2:
+        return distance
+    value = count * distance.value - (count - 1) * sum(distance.left_out) / count
+    return _clip(FidInterval.jackknife(value, distance.left_out))
 
 
-def _distance(difference: np.ndarray, traces: float, cross: float) -> float:
-    return max(0.0, float(difference @ difference + traces - 2 * cross))  # rounding can go below 0
+def _clip(interval: FidInterval) -> FidInterval:
+    """Cut an interval at 0, the smallest distance."""
+    low, high = (None if end is None else max(0.0, end) for end in (interval.low, interval.high))
+    return interval._replace(value=max(0.0, interval.value), low=low, high=high)

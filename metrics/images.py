@@ -135,7 +135,7 @@ def score_obeyed(batch: Batch) -> list[Score]:
         things: Any = item.things
         for thing in things:
             presence = measure_presence(edited, sample, thing.without)
-            obeyed &= presence >= INTACT if thing.stays else presence <= GONE
+            obeyed &= (presence >= INTACT) if thing.stays else (presence <= GONE)
             details.append({"name": thing.name, "stays": thing.stays, "there": round(presence, 3)})
         scores.append(Score(float(obeyed), detail={"things": details}))
     return scores

@@ -196,10 +196,9 @@ def _make_letter(letter: str, letters: str) -> Letter:
 
 # Forms of a text: " Ａ “Red” Dog." => 'A "Red" Dog.' (strip) => 'a "red" dog.' (fold) => "a red dog" (words)
 def _normalize(text: str) -> str:
-    """Replace full-width, circled and mathematical letters by plain ones; drop invisible characters."""
-    plain = unicodedata.normalize("NFKC", text)
-    visible = "".join(c for c in plain if unicodedata.category(c) != "Cf")
-    return visible.translate(str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"'}))
+    """Replace full-width, circled and mathematical letters and quotes by plain ones; drop invisible signs."""
+    plain = unicodedata.normalize("NFKC", text).translate(str.maketrans("’‘“”", "''\"\""))
+    return "".join(c for c in plain if unicodedata.category(c) != "Cf")
 
 
 def _strip(text: str) -> str:

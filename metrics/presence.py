@@ -183,6 +183,7 @@ class JudgedBatch:
         return caption_objects(captions, protocol=protocol, excluded=[p.object for p in self.batch.items])
 
     def question(self, word: str) -> str:
+        """The judge's question about an object; it also names the reply in the store."""
         if self.kind == "ovd":
             return f"label:{word}"
         return find_template(self.judge.template).ask_presence(word, self.settings.article)

@@ -120,8 +120,7 @@ OWN_QUESTIONS = {
 
 
 class EditScore(RewardJudge):
-    """EditScore: scores from 0 to 10, read from the JSON object in an answer. Without two numbers in range
-    the edit is unscored.
+    """Scores from 0 to 10, read from the JSON object of an answer; unscored without two numbers in range.
 
     passes     Answers per question, with seeds 42, 43, ...; their scores are averaged. Released: 1.
     questions  SC and PQ -> question, with <instruction>.

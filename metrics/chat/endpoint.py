@@ -121,6 +121,7 @@ class Endpoint(Chat):
         sent without the first of the optional parameters, then without the first two, and so on.
         """
         body = self._write_body(message, images, sampling)
+        # A part is a group of parameters that are sent or omitted together.
         needed: list[Mapping[str, Any]] = [{"temperature": sampling.temperature}]
         if sampling.top_p is not None:
             needed.append({"top_p": sampling.top_p})
@@ -139,7 +140,8 @@ class Endpoint(Chat):
             on_trial = droppable[:omitted]
             request = {self.adapted.get(key, key): value for key, value in body.items()}
             for part in known:
-                request |= {} if part in on_trial else part
+                if part not in on_trial:
+                    request |= part
             request |= self._options.get("extra_body", {})
             try:
                 reply = self.service.send("/chat/completions", request)

@@ -1,4 +1,4 @@
-"""Dual encoders: models with one encoder for images and one for sentences, into one space.
+"""Dual encoders: models with one encoder for images and one for sentences, whose features are compared.
 
 In this order: comparison of features, control encoders, duals made from a user's object. `metrics.encoders`
 and `metrics.dual.openclip` load published models. Every dual has

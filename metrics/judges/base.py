@@ -1,4 +1,4 @@
-"""Interface of judges, models that answer questions about images: their results, prompts, and yes or no.
+"""Interface of judges, models that answer questions about images: results, prompts, how yes or no is read.
 
 A judge has `fingerprint`, `describe()` (JSON-serializable) and, by its kind, one method, which takes images,
 (H, W, 3) uint8, and a list of strings per image:
