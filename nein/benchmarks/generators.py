@@ -60,21 +60,15 @@ CANVAS = np.full((text_to_image.SIDE, text_to_image.SIDE, 3), 255, np.uint8)  # 
 
 @dataclass
 class Question:
-    """Is a thing in an image? Answered, a line of vqa/000/000012.jsonl.
-
-    source, picture  Ids of the prompt that forbids or wants the thing, and of the image.
-    metric           A key of `METRICS`; before the answer only the role, `FORBIDDEN` or `WANTED`.
-    variant          The arm that it is asked for.
-    value            1 where an image does as its prompt says, or a thing that is not mentioned is absent.
-    """
+    """Is a thing in an image? Answered, a line of vqa/000/000012.jsonl."""
 
     id: str
-    source: str
+    source: str  # id of the prompt that forbids or wants the thing
     thing: str
-    metric: str
-    variant: str
-    picture: str
-    value: float | None = None
+    metric: str  # a key of `METRICS`; before the answer only the role, `FORBIDDEN` or `WANTED`
+    variant: str  # the arm that it is asked for
+    picture: str  # id of the image
+    value: float | None = None  # 1: the image does as its prompt says; not mentioned: the thing is absent
     reason: str | None = None  # why there is no value
     again: bool = False  # worth another try
 
@@ -99,11 +93,10 @@ class Question:
 
 @dataclass(frozen=True)
 class PlannedImage:
-    """An image to draw. id: also the file name, without suffix, of an existing image; sample: decides the
-    seed, the same for twins."""
+    """An image to draw."""
 
-    id: str
-    sample: str
+    id: str  # also the file name, without suffix, of an existing image
+    sample: str  # decides the seed, the same for twins
     text: str
     questions: list[Question] = field(default_factory=list)
 

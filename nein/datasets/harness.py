@@ -37,20 +37,14 @@ PROMPT = "{question}\n{options}\nAnswer with the option's letter from the given 
 
 @dataclass(frozen=True)
 class Question:
-    """One question with options.
+    """One question with options."""
 
-    key         Unique in its file, such as "ID/negated".
-    read_image  Gives a whole PNG, JPEG or WebP file.
-    answer      The right letter.
-    category    Groups results in the other harness.
-    """
-
-    key: str
-    read_image: Callable[[], bytes]
+    key: str  # unique in its file, such as "ID/negated"
+    read_image: Callable[[], bytes]  # a whole PNG, JPEG or WebP file
     text: str
     options: tuple[str, ...]
-    answer: str
-    category: str
+    answer: str  # the right letter
+    category: str  # groups results in the other harness
 
     @property
     def prompt(self) -> str:

@@ -33,14 +33,13 @@ ARMS = DENIED, AFFIRMED, UNMENTIONED = ("denied", "affirmed", "unmentioned")
 
 @dataclass(frozen=True)
 class Prompt:
-    """One prompt. texts: arm -> prompt, with `DENIED` always; forbidden, wanted: things; left_out: denied
-    phrases that no single question decides."""
+    """One prompt, with the things that must and must not be in its image."""
 
     id: str
-    texts: Mapping[str, str]
+    texts: Mapping[str, str]  # arm -> prompt, with `DENIED` always
     forbidden: tuple[str, ...]
     wanted: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()  # denied phrases that no single question decides
 
 
 @dataclass(frozen=True)
