@@ -1,4 +1,4 @@
-"""The stage that encodes images or sentences with a two-tower model, and keeps the features in a cache.
+"""The stage that encodes images or sentences with a two-tower model, and the features that it caches.
 
 Images are cut into blocks over all tasks of a data set, sentences over all of a task; a block is encoded as
 a whole, so that no feature depends on `--limit` or on the selected tasks."""
@@ -117,7 +117,7 @@ class Encoding(Stage):
     def files(self, records: range) -> list[Path]:
         return [] if self.media is None else self.media.files(self.names[index] for index in records)
 
-    def features(self, selection: Collection[str]) -> Encoded:
+    def read_features(self, selection: Collection[str]) -> Encoded:
         """The features of the selected names, after the stage. Raises UserError if they have vanished."""
         vectors = np.zeros((0, 1))  # (N, D)
         rows: dict[str, int] = {}
@@ -143,7 +143,7 @@ class Encoding(Stage):
                 rows[name] = len(rows)
         return Encoded(vectors[: len(rows)], rows, reasons)
 
-    def keys(self) -> dict[str, str]:
+    def list_keys(self) -> dict[str, str]:
         """Name -> key of every feature in the finished blocks."""
         done = sorted(self.folder.list_blocks(self.name).intersection(self.blocks.numbers))
         return {row["name"]: row["key"] for row in self.folder.rows(self.name, done) if row["key"]}

@@ -206,7 +206,7 @@ class Judging(Stage):
         return all(row["failed"] != MODEL_FAILED for row in rows)
 
     def state(self, records: range) -> list[tuple[str, str]]:
-        return sorted(self.encoding.keys().items())  # every image may change what a caption finds
+        return sorted(self.encoding.list_keys().items())  # every image may change what a caption finds
 
 
 def name_output(task: RetrievalTask) -> str:

@@ -32,12 +32,12 @@ from nein.models.remedies import encoders
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelRow:
     """A row of `MODELS`: a reference, or how to obtain the weights."""
 
     name: str
     reference: str | None = None
-    file: str = ""
+    file: str = ""  # the released checkpoint, to be converted
     published: Mapping[str, str] = field(default_factory=dict)  # source of paper_numbers.csv -> its row there
     text: tuple[str, ...] = ()  # repositories whose configuration and tokenizer its text tower is built from
     at: str = ""  # where `file` is, if not with NegBench's; it is converted with QuickGELU
@@ -65,39 +65,39 @@ _NEGFULL = "CLIP_CC12M_NegFull_ViT-B-32_lr1e-8_clw0.99_mlw0.01/checkpoint.pt"
 _BIOMED = "open_clip:hf-hub:microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224"
 _BERT = "microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract"
 _ROWS = (
-    Model("clip", "open_clip:ViT-B-32/openai", "", {_TABLE_1: "CLIP", _BASE: "CLIP-OpenAI"}),
+    ModelRow("clip", "open_clip:ViT-B-32/openai", "", {_TABLE_1: "CLIP", _BASE: "CLIP-OpenAI"}),
     # Which of the two epochs the figures are of is not said; the released script has e31.
-    Model("clip-laion400m", "open_clip:ViT-B-32/laion400m_e32", "", _LAION),
+    ModelRow("clip-laion400m", "open_clip:ViT-B-32/laion400m_e32", "", _LAION),
     # The released scripts build ViT-B-32 without QuickGELU for every tag but openai's.
-    Model("clip-laion400m-gelu", "open_clip:ViT-B-32/laion400m_e32#gelu", "", _LAION),
-    Model(
+    ModelRow("clip-laion400m-gelu", "open_clip:ViT-B-32/laion400m_e32#gelu", "", _LAION),
+    ModelRow(
         "clip-datacomp",
         "open_clip:ViT-B-32/datacomp_xl_s13b_b90k",
         published=dict.fromkeys((_BASE, _FIGURES), "CLIP-datacomp"),
     ),
-    Model("clip-l", "open_clip:ViT-L-14/laion2b_s32b_b82k", "", {_SCALING: "CLIP-Laion2B-Large"}),
-    Model("clip-h", "open_clip:ViT-H-14/laion2b_s32b_b79k", "", {_SCALING: "CLIP-Laion2B-Huge"}),
-    Model("negclip", None, "negclip.pth", dict.fromkeys((_TABLE_1, _BASE, _FIGURES), "NegCLIP")),
-    Model("conclip", None, "conclip_b32_openclip_version.pt", dict.fromkeys((_BASE, _FIGURES), "ConCLIP")),
-    Model(
+    ModelRow("clip-l", "open_clip:ViT-L-14/laion2b_s32b_b82k", "", {_SCALING: "CLIP-Laion2B-Large"}),
+    ModelRow("clip-h", "open_clip:ViT-H-14/laion2b_s32b_b79k", "", {_SCALING: "CLIP-Laion2B-Huge"}),
+    ModelRow("negclip", None, "negclip.pth", dict.fromkeys((_TABLE_1, _BASE, _FIGURES), "NegCLIP")),
+    ModelRow("conclip", None, "conclip_b32_openclip_version.pt", dict.fromkeys((_BASE, _FIGURES), "ConCLIP")),
+    ModelRow(
         "clip-negfull",
         file=_NEGFULL,
         published={_TABLE_1: "CLIP + CC12M-NegFull", "repo_finetuned": "CLIP-OpenAI + CC12M-NegFull"},
     ),
-    Model(
+    ModelRow(
         "negclip-negfull",
         file=f"Neg{_NEGFULL}",
         published=dict.fromkeys((_TABLE_1, "repo_finetuned"), "NegCLIP + CC12M-NegFull"),
     ),
     # ViT-B-32 of each; the authors give out ViT-B-16 and ViT-L-14, too, which convert in the same way.
-    Model("conclip-authors", None, "conclip_vit_b32.pt", at="a link of github.com/jaisidhsingh/CoN-CLIP"),
-    Model("negationclip", None, "ViT-B-32.pt", at="huggingface.co/jerryray/negationclip"),
-    Model("biomedclip", _BIOMED, "", {_FIGURES: "BioMedCLIP"}, text=(_BERT,)),
-    Model("conch", published={_FIGURES: "CONCH"}),
-    Model("siglip", "google/siglip-base-patch16-224"),
-    Model("siglip2", "google/siglip2-base-patch16-224"),
+    ModelRow("conclip-authors", None, "conclip_vit_b32.pt", at="a link of github.com/jaisidhsingh/CoN-CLIP"),
+    ModelRow("negationclip", None, "ViT-B-32.pt", at="huggingface.co/jerryray/negationclip"),
+    ModelRow("biomedclip", _BIOMED, "", {_FIGURES: "BioMedCLIP"}, text=(_BERT,)),
+    ModelRow("conch", published={_FIGURES: "CONCH"}),
+    ModelRow("siglip", "google/siglip-base-patch16-224"),
+    ModelRow("siglip2", "google/siglip2-base-patch16-224"),
 )
-MODELS: dict[str, Model] = {row.name: row for row in _ROWS}
+MODELS: dict[str, ModelRow] = {row.name: row for row in _ROWS}
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Choice:
     slug: str  # its folder
     reference: str  # for `metrics.load_dual` or `metrics.load_judge`
     kind: str = "dual"  # encodes; "vlm": answers; "itm": scores an image with a sentence; "log": has answered
-    row: Model | None = None  # of `MODELS`
+    row: ModelRow | None = None  # of `MODELS`
     remedy: str = ""  # around it (`nein.models.remedies.encoders`)
 
 

@@ -93,6 +93,7 @@ def _make_judged_table(
 
 # --- tables: retrieval, multiple choice, groups of questions ---------------------------------------------
 
+# Arguments of a Table: key, title, rows, columns, selection of the estimates, note.
 RETRIEVED = _make_retrieval_table(TEXT_TO_IMAGE, "Text to image")
 JUDGED = _make_judged_table(
     "without",

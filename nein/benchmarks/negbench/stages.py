@@ -118,8 +118,8 @@ class ModelTasks:
 
     def read_features(self, task: Task) -> tuple[Encoded, Encoded]:
         """The features of the images and of the sentences of a task, once both stages are finished."""
-        pictures = self.encode_images().features(set(task.references))
-        return pictures, self.encode_sentences(task).features(set(task.sentences))
+        pictures = self.encode_images().read_features(set(task.references))
+        return pictures, self.encode_sentences(task).read_features(set(task.sentences))
 
     def complete_blocks(self, task: Task) -> Task:
         """The task with all captions of its blocks, if a judge is asked: a block is judged as a whole."""

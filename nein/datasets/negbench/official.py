@@ -33,8 +33,8 @@ from nein.loading.errors import UserError
 
 #: The file's word for a template -> ours; the last one is for a training image that shows one object only.
 MODIFIED = "modified_positive"
-WORDS = {"positive": AFFIRMATION, "negative": NEGATION, "hybrid": HYBRID, MODIFIED: AFFIRMATION}
-THEIRS = {AFFIRMATION: "positive", NEGATION: "negative", HYBRID: "hybrid"}
+TEMPLATE_OF = {"positive": AFFIRMATION, "negative": NEGATION, "hybrid": HYBRID, MODIFIED: AFFIRMATION}
+WORD_OF = {AFFIRMATION: "positive", NEGATION: "negative", HYBRID: "hybrid"}
 #: Layout -> template of each option by position; None: `correct_answer_template`. In the released files about
 #: photographs ("real") the right option is at 0; the table for "synthetic" has a wrong one there.
 POSITIONS: Mapping[str, tuple[str | None, ...]] = {
@@ -144,16 +144,16 @@ class Table:
 
     path: Path
     files: contextlib.ExitStack
-    options: int = 0
+    options: int = 0  # most options of a question; 0: captions
     training: bool = False
-    rows: int = 0
+    rows: int = 0  # written so far, as are the next three
     captions: int = 0
     ids: set[str] = field(default_factory=set)
     digest: Any = field(default_factory=hashlib.sha256)
     _file: IO[bytes] | None = None
 
     def add(self, record: RetrievalItem | Question) -> None:
-        """Raises UserError for an id that occurred before, or a record that no file may hold."""
+        """Writes a record. Raises UserError for an id that occurred before, or a record without texts."""
         if record.id in self.ids:
             raise UserError(f"{self.path}: the id '{record.id}' occurs more than once; rename an image.")
         self.ids.add(record.id)
@@ -187,13 +187,13 @@ class Table:
                 return [{**row, "captions": repr(list(record.captions))}]
             texts = enumerate(record.texts)
             return [{**row, "caption": text, "id": f"{record.id}/c{k}"} for k, text in texts]
-        word = THEIRS.get(record.type or "", "")
+        word = WORD_OF.get(record.type or "", "")
         has_one_object = record.positives is not None and len(record.positives) < 2
         if self.training and record.type == AFFIRMATION and has_one_object:
             word = MODIFIED
         row |= {"correct_answer": record.correct, "correct_answer_template": word}
         for k, option in enumerate(record.options):
-            row |= {f"caption_{k}": option.text, f"template_{k}": THEIRS.get(option.template or "", "")}
+            row |= {f"caption_{k}": option.text, f"template_{k}": WORD_OF.get(option.template or "", "")}
         return [{**row, "image_path": record.image}]
 
 
@@ -272,9 +272,9 @@ def parse_index(text: str, count: int, location: str) -> int:
 def _parse_template(word: str, location: str) -> str | None:
     """Our name for a template, from the file's name or ours."""
     word = word.strip().lower()
-    template = WORDS.get(word, word)
+    template = TEMPLATE_OF.get(word, word)
     if template and template not in records.TEMPLATES:
-        raise UserError(f"{location}: unknown template '{word}'; allowed: {', '.join(WORDS)}.")
+        raise UserError(f"{location}: unknown template '{word}'; allowed: {', '.join(TEMPLATE_OF)}.")
     return template or None
 
 
