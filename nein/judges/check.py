@@ -2,6 +2,8 @@
 
 nein check EDITOR             a name, a folder, a hub id, plugin of `nein.editors`, or module:attribute
 nein check --kind vqa REF     a reference as `--models.vqa` takes it, or module:attribute
+
+Parts: the command, the checks that all subjects share, those of editors, judges and detectors.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from nein.metrics.judges.base import find_template, parse_yes_no
 from nein.nano.data import source_scene
 from nein.nano.scenes import render
 
+#: Exceptions that count as a failed check.
 FLAWS = (*MODEL_ERRORS, AssertionError, TypeError, AttributeError, KeyError)
 SIZES = ((1, 1), (17, 64), (64, 33), (127, 65))  # (width, height)
 INSTRUCTIONS = ("Remove the cat.", "The image doesn't have any dog.", "Add a clock.")
