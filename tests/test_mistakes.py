@@ -111,7 +111,7 @@ slurm nothing => nein slurm submits eval, rewriters, generators, mend,
 
 report runs --out / => '/' is a folder; --out takes a file
 report runs --out r.docx => takes a page
-negvqa --model nano:negvqa --scoring generated --mend consistent => needs probabilities of letters
+negvqa --model nano:negvqa --scoring generated --mend consistent => needs probabilities
 grid run --metric dinno --select worst => did you mean 'dino'
 grid run --metric dino --select worst => No sample has a value of dino here
 grid run --tracks add => No run here has the track add
@@ -169,13 +169,13 @@ convert nowhere.ckpt out => There is no file
 convert clip/pytorch_model.bin bare => already exists
 convert file a/b => parent
 
-generate --preset paper => --source captions_train2014.json
+generate --preset paper => --source is missing; pass COCO
 generate --source nano --families plain,implicite => Unknown negation family 'implicite'; did you mean
 generate --source nano --queried 8 --kept 9 => --kept is 9, more than the 8 categories
 generate --source nano --absent-below 1.5 => a cosine lies between -1 and 1
 generate --source nano --evaluation-share 2 => --evaluation-share is '2'; it must be less than or equal to 1.
 generate --source nano --editor magicbrsh => did you mean 'magicbrush'?
-generate --source nano --models.itm nowhere => neither a folder, a hub id
+generate --source nano --models.itm nowhere => pass nano:NAME, a hub id
 negbench eval --trackers tensorbord => Unknown tracker 'tensorbord'; did you mean 'tensorboard'?
 negbench generate --source coco => --source coco needs --instances
 negbench generate --source captions --captions x.json => use --concepts llm
