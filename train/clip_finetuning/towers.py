@@ -188,12 +188,6 @@ def load(reference: str, device: str = "cpu") -> Tower:
 
 
 # --- model card ------------------------------------------------------------------------------------------
-NANO = (
-    "It was trained on drawn scenes of 64x64 pixels only: its scores are measured, but not comparable with a "
-    "paper's."
-)
-
-
 def write_card(config: ClipConfig, facts: Facts) -> str:
     """Model card in Markdown."""
     data, alpha = facts["data"], config.alphas[0]
@@ -207,7 +201,10 @@ def write_card(config: ClipConfig, facts: Facts) -> str:
         f"{facts['processes']} process(es).",
     ]
     if is_nano(data["captions"]) or is_nano(data["questions"]):
-        paragraphs.append(NANO)
+        paragraphs.append(
+            "It was trained on drawn scenes of 64x64 pixels only: its scores are measured, but not "
+            "comparable with a paper's."
+        )
     paragraphs.append("Evaluate: `nein negbench eval --model FOLDER`.")
     tags = ["tags: [nein, negbench, clip, negation]"]
     return format_card(config, facts, tags, "A CLIP fine-tuned on negation", paragraphs)
