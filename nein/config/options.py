@@ -374,8 +374,8 @@ def make_parser(
     parser.add_argument("-h", "--help", action="store_true", help="show this help message and exit")
     if has_options:
         parser.add_argument("--config", metavar="FILE", action="append", help="YAML file of options")
-        about = "print the configuration and what would be done"
-        parser.add_argument("--dry-run", action="store_true", help=about)
+        effect = "print the configuration and what would be done"
+        parser.add_argument("--dry-run", action="store_true", help=effect)
     # --- options under their titles, "Main" first
     classes = {item.name: item.hint for item in fields(cls)}
     groups: Json = {"": parser}  # title -> argparse's group of arguments
