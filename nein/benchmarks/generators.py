@@ -363,19 +363,19 @@ class Generators(Benchmark):
         runs = []
         for text in config.generator:
             label, reference = references.split_label(text)
-            served, parsed = is_served(reference), parse_reference(reference)
-            singly = served or parsed.is_code  # one image per call
+            served, singly = is_served(reference), False  # singly: one image per call
             identity, files, existing = {"generator": "images that exist"}, dict(config.judges), None
             if expand_user(reference).is_dir():
                 load = functools.partial(read_folder, expand_user(reference), plan)
                 existing = load()
                 label = label or existing.name
             else:
-                text_to_image.find_pipeline(reference)
+                singly = text_to_image.find_pipeline(reference) is None
                 options = {**(services.options if served else {}), **config.generator_options}
                 options |= {} if singly else {**machine, "batch_size": config.batch_size}
                 load = functools.partial(text_to_image.get_generator, reference, **options)
-                identity = {"generator": parsed.without_address, **config.generator_options}
+                name = parse_reference(reference).without_address
+                identity = {"generator": name, **config.generator_options}
                 files["generator"] = reference.removeprefix("diffusers:")
             model = Model.one(text, load, "remote" if singly else "device", "generator", int(not served))
             blocks = Blocks(len(plan), 1 if singly else config.batch_size, range(count), config.batch_size)

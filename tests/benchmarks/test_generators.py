@@ -125,8 +125,7 @@ def test_both_lists_of_spacevlm_are_read(tmp_path):
     single = {"Prompt": "a jug not tilted", "Question1": "Is this a jug?", "Question2": "Is the jug tilted?"}
     several = {"id": 4, "full_prompt": "A desk without a pen or a cup.", "affirmative_prompt": "A desk."}
     several |= {"negative_prompts": ["pen", "cup"], "Question1": "Is this a desk?", "Question2": []}
-    file = tmp_path / "space.json"
-    file.write_text(json.dumps([single, several]))
+    (file := tmp_path / "space.json").write_text(json.dumps([single, several]))
     one, two = prompts.load(str(file)).records
     assert one == Prompt("1", {DENIED: "a jug not tilted"}, ("Is the jug tilted?",), ("Is this a jug?",))
     assert two.texts == {DENIED: "A desk without a pen or a cup.", UNMENTIONED: "A desk."}
@@ -181,7 +180,6 @@ def test_estimates_are_those_by_hand():
     assert of["results", DENIED] == (0.25, 4, 1)
     assert of["gap", "gap"][0] == 0.5
     assert of["excess", ""][:2] == (0.75, 4)
-    assert generators.GENERATORS.gap == (AFFIRMED, DENIED)
 
 
 # --- the command ---------------------------------------------------------------------------------------
@@ -219,14 +217,12 @@ def test_planted_rates_come_back_and_a_known_error_is_corrected(line, tmp_path):
         {**names, "cluster": str(k), "present": present, "verdict_fixed": seen}
         for k, (present, seen) in enumerate(cases)
     ]
-    models = tmp_path / "out" / "four" / "models"
-    fingerprint = atomic.read_json(models / "ovd.json")["fingerprint"]
+    fingerprint = atomic.read_json(tmp_path / "out/four/models/ovd.json")["fingerprint"]
     facts = {"kind": "ovd", "fingerprint": fingerprint, "threshold": 0.1}
     atomic.write_json(tmp_path / "known" / "ovd.json", facts)
     atomic.write_lines(tmp_path / "known" / "ovd.jsonl", rows)
     page = tmp_path / "page.html"
-    words = ["report", tmp_path / "out", "--calibration", tmp_path / "known", "--out", page]
-    assert exit_code(*words) == 0
+    assert exit_code("report", tmp_path / "out", "--calibration", tmp_path / "known", "--out", page) == 0
     table = frames.select(frames.read(page.with_suffix(".csv")), task="corrected", statistic="corrected")
     found = {row["variant"]: row["value"] for row in frames.records(table, metric="forbidden_ovd")}
     assert found[DENIED] == pytest.approx((1 - planted + 0.8 - 1) / 0.7)
@@ -269,9 +265,7 @@ def test_images_that_exist_are_judged_by_their_names_and_again_when_they_change(
         means = scored.dropna(subset="value").groupby(["source", "variant"])["value"].first()
         return means.to_dict(), table["value"].isna().sum()
 
-    before, unscored = shares()
-    assert before == {(0, AFFIRMED): 1, (0, DENIED): 1, (1, DENIED): 0}
-    assert unscored == 6  # both judges, of what is not there
+    assert shares() == ({(0, AFFIRMED): 1, (0, DENIED): 1, (1, DENIED): 0}, 6)  # 6 have no image
     Image.fromarray(black).save(folder / "0001.png")
     assert shares()[0][1, DENIED] == 1
     Image.fromarray(black).save(folder / "0001.jpg")
@@ -316,9 +310,16 @@ def test_the_embedded_pipeline_draws_offline_and_batches_change_no_pixel_much(tm
     assert (together[0] != together[1]).any()
 
 
-def test_what_is_fetched_is_what_is_loaded():
+def test_what_is_fetched_is_what_is_loaded(tmp_path, monkeypatch):
     config = GeneratorsConfig(generator=["a=diffusers:o/a", "openai:m"], judge="o/j", detector="none")
     assert {need.reference for need in config.needs()} == {"o/a", "o/j"}
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    config = GeneratorsConfig(
+        generator=["diffusers:here", "tests.rehearsal:paint"], out=str(tmp_path / "out")
+    )
+    places = [run.stages[0].model.place for run in generators.GENERATORS.runs(config, "cpu")]
+    assert places == ["device", "remote"]  # "diffusers:here" has the form of module:function
 
 
 @pytest.mark.parametrize("name", TEXT_TO_IMAGE)
@@ -349,6 +350,5 @@ def test_the_miniature_runs_from_prompts_to_a_page(tmp_path):
     words = ["--limit", "2", "--generator-options.steps", "2", "--out", tmp_path / "out"]
     assert exit_code("generators", *words, *DEVICE) == 0
     assert exit_code("report", tmp_path / "out", "--out", tmp_path / "page.html") == 0
-    page = (tmp_path / "page.html").read_text()
-    assert "a miniature generator of drawn scenes" in page
+    assert "a miniature generator of drawn scenes" in (tmp_path / "page.html").read_text()
     assert exit_code("leaderboard", tmp_path / "out", "--out", tmp_path / "board") == 0
