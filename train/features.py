@@ -12,7 +12,7 @@ import functools
 import hashlib
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,11 @@ def stamp_files(*files: Path) -> str:
         return ",".join(f"{info.st_size}:{info.st_mtime_ns}" for info in (file.stat() for file in files))
     except OSError:
         return "missing"
+
+
+def read_sizes(files: Iterable[Path]) -> list[int | None]:
+    """Bytes of each file; None if it is missing."""
+    return [file.stat().st_size if file.is_file() else None for file in files]
 
 
 class FeatureFiles:

@@ -29,7 +29,7 @@ from nein.loading.errors import UserError
 from nein.nano.data import world_version
 from nein.nano.scenes import is_nano, world
 from nein.train.clip_finetuning.options import ClipConfig
-from nein.train.features import FeatureFiles, Passes, list_positions, stamp_files
+from nein.train.features import FeatureFiles, Passes, list_positions, read_sizes, stamp_files
 
 log = logging.getLogger(__name__)
 TRIES = 100  # records tried, from the first with an undecodable image
@@ -94,7 +94,7 @@ def load(config: ClipConfig) -> Corpus:
     root = Path(config.image_root) if config.image_root else None
     media: dict[Path | None, Media] = {}  # image folder -> its reader; None: drawn images
     digest = hashlib.sha256()
-    sizes, parts = list[list[str]](), list[Part]()
+    sizes, parts = list[list[int | None]](), list[Part]()
     for file, records in ((config.captions, captions), (config.questions, questions)):
         folder = None if is_nano(file) else root or Path(file).parent
         if folder not in media:
@@ -103,7 +103,7 @@ def load(config: ClipConfig) -> Corpus:
             digest.update(repr(record).encode("utf-8", "surrogatepass"))
         stride = -(-len(records) // STAMPED)  # rounded up
         images = [record.image for record in records[::stride]]
-        sizes.append([stamp_files(path)[1] for path in media[folder].files(images)])
+        sizes.append(read_sizes(media[folder].files(images)))
         parts.append(Part(records, media[folder]))
     facts = {
         "captions": Path(config.captions).name,

@@ -22,7 +22,7 @@ from nein.nano import data as nano_data
 from nein.nano.scenes import is_nano, world
 from nein.train.editor_finetuning.drawn import DrawnPair, draw_pairs
 from nein.train.editor_finetuning.options import TuneConfig
-from nein.train.features import stamp_files
+from nein.train.features import read_sizes, stamp_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def load(config: TuneConfig, *, check_images: bool = True) -> Pairs:
     facts = {
         "origin": dict(dataset.origin),
         "records_sha256": hash_records(samples),
-        "images": json_digest({"sizes": [stamp_files(file)[1] for file in files]})[:12],
+        "images": json_digest({"sizes": read_sizes(files)})[:12],
         "samples": len(samples),
         "used": len(indices),
         "hold_out_objects": sorted(config.hold_out_objects),
