@@ -160,16 +160,15 @@ def algorithm_2(picture, caption, noun, cosine, answer, above):
 
 
 def test_algorithm_2_decides_the_same(blip, llava, slow_blip, slow_llava):
-    above = 0.05
     candidates = [
         {"id": str(i), "caption": CAPTIONS[i % 5], "object": OBJECTS[(3 * i) % len(OBJECTS)]}
         for i in range(12)
     ]
     expected = [
-        algorithm_2(p, c["caption"], c["object"], slow_blip, slow_llava, above)
+        algorithm_2(p, c["caption"], c["object"], slow_blip, slow_llava, 0.05)
         for p, c in zip(PICTURES, candidates, strict=True)
     ]
-    stage = SimpleNamespace(config=config(match_above=above))
+    stage = SimpleNamespace(config=config(match_above=0.05))
     first = algorithms.Match.make(stage, blip, (candidates, PICTURES))
     passed = [row["verdict"] == algorithms.ACCEPTED for row in first]
     assert passed == [one for one, _ in expected]
