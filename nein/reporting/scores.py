@@ -84,7 +84,7 @@ class ScoreTable:
     def groups(self, *columns: str) -> Iterator[tuple[tuple[Any, ...], ScoreTable]]:
         """Yields (entries of the columns, "" for none; their rows), in order of first appearance."""
         for key, part in self.frame.groupby(list(columns), observed=True, sort=False, dropna=False):
-            yield tuple("" if pd.isna(entry) else entry for entry in key), ScoreTable(part)
+            yield tuple("" if entry != entry else entry for entry in key), ScoreTable(part)  # NaN != NaN
 
     @property
     def scored(self) -> ScoreTable:

@@ -147,10 +147,10 @@ def measure_agreement(loaded: Sequence[RunDir]) -> Iterator[Figure]:
         by_vqa, by_ovd, clusters = run.scores_by("removal_vqa").pair(run.scores_by("removal_ovd"))
         if not clusters:
             continue
-        verdicts = [run.values(metric) for metric in REMOVAL_JUDGES]
+        first, second = (run.values(metric) for metric in REMOVAL_JUDGES)
         # Chance-corrected; clustered by source image.
-        kappa = calibration.cohen_kappa(*verdicts, run.sources)
-        alpha = calibration.krippendorff_alpha(verdicts, run.sources)
+        kappa = calibration.cohen_kappa(first, second, run.sources)
+        alpha = calibration.krippendorff_alpha([first, second], run.sources)
         labels: Figure = {"task": "agreement", "metric": "removal", "model": run.name, "variant": run.track}
         same = float((by_vqa == by_ovd).mean())
         yield number(same, unit="%", n=len(clusters), statistic="same", **labels)

@@ -235,8 +235,9 @@ def _explain_losses(name: str, rows: Sequence[frames.Figure]) -> Iterator[str]:
             yield f"{name}: {most} of {total} edits {event}, for instance: {examples[0].removeprefix(prefix)}"
             failed += most
     for row in (row for row in rows if row["unscored"] > failed):
-        counts = reasons[row["metric"]].items()
-        others = [f"{n} × {reason}" for reason, n in counts if not reason.startswith((NOT_EDITED, DECLINED))]
+        known, others = (NOT_EDITED, DECLINED), []
+        for reason, n in reasons[row["metric"]].items():
+            others += [] if reason.startswith(known) else [f"{n} × {reason}"]
         count = f"{row['unscored'] - failed}{' more' if failed else ''} of {total}"
         causes = f": {'; '.join(others[:3])}" if others else ""
         yield f"{name}: {count} are unscored in {METRICS[row['metric']].title}{causes}"
@@ -338,7 +339,7 @@ def _make_reply(run: RunDir, thumbnail: Thumbnail, name: str, metrics: Sequence[
     for row in run.replies(name):
         if row.detail.get("box") and row.detail["score"] > row.detail["threshold"]:
             boxes.append((f"{edit.object} {row.detail['score']:.2f}", *row.detail["box"]))
-        cells = [metrics.index(row.metric), row.value]
+        cells: list[Any] = [metrics.index(row.metric), row.value]
         if row.reason or row.detail:
             cells.append(row.reason)
         if row.detail:
