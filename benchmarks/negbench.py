@@ -24,6 +24,7 @@ from PIL import Image
 from benchmarks.common import limits, measure, results, setup
 from benchmarks.common import report as shown
 from nein.benchmarks.negbench import config, report
+from nein.benchmarks.negbench import folder as run_folders
 from nein.benchmarks.negbench import runs as run
 from nein.datasets.negbench import drawn, official
 from nein.engine.images import write_png
@@ -124,7 +125,7 @@ def our_run(model: Path, folder: Path, out: Path) -> dict[str, float]:
     # One block after the other in this thread, where the counter and the profiler see it.
     executor = Executor("cpu", debug=True)
     run.NEGBENCH(config.EvalConfig.parse([*words, "--device", "cpu", "--batch-size", str(BATCH)]), executor)
-    (evaluated,) = report.load_evaluated(folder.find(out))
+    (evaluated,) = report.load_evaluated(run_folders.find(out))
     found: dict[str, float] = {}
     for k in (1, 5):
         for kind in ("original", "negated"):

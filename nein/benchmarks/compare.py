@@ -189,18 +189,18 @@ def list_worse(rows: Sequence[Figure], points: float) -> list[str]:
 
 
 def make_table(rows: Sequence[Figure]) -> Table:
-    """`COMPARISONS`, with a warning if the least possible p, corrected, is 5 % or more."""
+    """`COMPARISONS`, with a warning if no comparison can reach a corrected p below 5 %."""
     tests = frames.select(pd.DataFrame(rows), **_DIFFERENCE)
     if "p_least" not in tests or tests["p_least"].isna().all():
         return COMPARISONS
     tests = tests.assign(corrected=tests["p_least"].astype(float) * tests["family"].astype(int))
-    worst = tests.loc[tests["corrected"].idxmax()]
-    if worst["corrected"] < 0.05:
+    best = tests.loc[tests["corrected"].idxmin()]
+    if best["corrected"] < 0.05:
         return COMPARISONS
     note = (
-        f"{NOTE} With {worst['clusters']:g} source images, p of a share cannot be below "
-        f"{worst['p_least']:.2g}, and corrected for {worst['family']} comparisons not below "
-        f"{min(1.0, worst['corrected']):.2g}: no difference can be significant here, however large. Use more "
+        f"{NOTE} With {best['clusters']:g} source images, p of a share cannot be below "
+        f"{best['p_least']:.2g}, and corrected for {best['family']} comparisons not below "
+        f"{min(1.0, best['corrected']):.2g}: no difference can be significant here, however large. Use more "
         "source images, or fewer comparisons (--baseline)."
     )
     return dataclasses.replace(COMPARISONS, note=note)

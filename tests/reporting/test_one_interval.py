@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from nein.benchmarks.compare import COMPARISONS, make_table
 from nein.benchmarks.finished import compare
 from nein.benchmarks.nein.config import CompareConfig
 from nein.loading.errors import UserError
@@ -108,3 +109,10 @@ def test_where_no_difference_could_be_significant_a_sentence_says_so(tmp_path):
     text = compare(CompareConfig.parse([str(tmp_path / "runs"), "--format", "md"]))
     assert "With 4 source images, p of a share cannot be below 0.12" in text
     assert "never below 0.12 here" in text
+
+
+def test_a_comparison_of_few_images_says_nothing_of_one_of_many():
+    few = {"statistic": "difference", "p_least": 0.125, "family": 2, "clusters": 4}
+    many = {**few, "p_least": 1e-9, "clusters": 100}
+    assert "no difference can be significant" in make_table([few, few]).note
+    assert make_table([few, many]).note == COMPARISONS.note
