@@ -19,9 +19,11 @@ def drawn(position, seed=0, **options):
     return draw_numbers(seed, position, **settings)
 
 
-def test_every_negative_comes_once_before_any_comes_again_and_epochs_differ():
-    order = Order(numbered(), 0.0, seed=1)
-    epochs = [[order.find(10 * e + i).id for i in range(10)] for e in range(3)]
+@pytest.mark.parametrize("mix", [0.0, 0.25, 0.5])
+def test_every_negative_comes_once_before_any_comes_again_and_epochs_differ(mix):
+    order = Order(numbered(), mix, seed=1)
+    ids = [name for p in range(order.count_positions(3)) if (name := order.find(p).id).startswith("n")]
+    epochs = [ids[:10], ids[10:20], ids[20:]]
     assert all(sorted(epoch) == sorted(f"n{i}" for i in range(10)) for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) == 3
 
