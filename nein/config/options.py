@@ -16,6 +16,7 @@ import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import pydantic
@@ -48,7 +49,7 @@ def _check_device(value: str) -> str:
 Names = Annotated[list[str], pydantic.PlainValidator(split_names)]
 Paths = Annotated[list[Path], pydantic.PlainValidator(lambda value: [*map(Path, split_names(value))])]
 UnitInterval = Annotated[float, pydantic.Field(ge=0, le=1)]
-#: A number of drawn scenes, pairs or questions, each of at least one file.
+#: A number of scenes, pairs or questions to draw; limited, since each becomes one file or more.
 DrawnCount = Annotated[int, pydantic.Field(gt=0, le=1_000_000)]
 Device = Annotated[str, pydantic.AfterValidator(_check_device)]
 
@@ -58,11 +59,12 @@ class Options:
     """Base of the options of a command, dataclasses with fields by `option` and `argument`.
 
     presets         Prefix of the preset files below `configs` ("negbench/eval-"); None: the command has none.
-    preset_option   The option that names a preset; its values `preset_names`, its default `default_preset`.
+    preset_option   The option that names a preset, one of `preset_names`.
+    default_preset  The preset if that option is not given; None: no preset then.
     epilog          The end of `--help`.
     """
 
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(extra="forbid")
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(extra="forbid")  # unknown keys
     presets: ClassVar[str | None] = None
     preset_option: ClassVar[str] = "preset"
     preset_names: ClassVar[Sequence[str]] = ("nano", "paper")
@@ -94,7 +96,8 @@ Config = TypeVar("Config", bound=Options)
 def option(default: Any, text: str, group: str = "", **more: Any) -> Any:
     """A field of a command's dataclass that becomes `--name VALUE`.
 
-    text   Its help, under the heading `group`; `<presets>`, `<counted>`, `<default_out>` are filled in.
+    text   Its help. `<presets>`, `<counted>`, `<default_out>` stand for the class attributes of these names.
+    group  The heading of `--help` above it; "": none.
     more   `value`: the metavar. `in_file`: only a key of --config. `negatable`: adds --no-NAME. `among`: the
            allowed words of a list, which errors call `what` ("format").
     """
@@ -127,7 +130,8 @@ def read(
     """
     typed = _parse_words(cls, make_parser(cls, prog, ""), argv)
     files = [_read_yaml(Path(file)) for file in typed.pop("config", [])]
-    dry_run, wants_help = typed.pop("dry_run", False), typed.pop("help", False)
+    dry_run = typed.pop("dry_run", False)
+    wants_help = typed.pop("help", False)
     values = _merge_preset(cls, [*files, typed])
     if wants_help:
         make_parser(cls, prog, description[:1].upper() + description[1:], values).print_help()
@@ -151,9 +155,10 @@ def _parse_words(cls: type[Options], parser: argparse.ArgumentParser, argv: Sequ
     for word in remaining:
         if word.startswith(prefixes):
             flag, equals, text = word.partition("=")
-            text = text if equals else next(remaining, "--")
-            if not equals and text.startswith("--"):
-                raise UserError(f"{flag}: expected one argument; see {parser.prog} --help.")
+            if not equals:
+                text = next(remaining, "--")  # "--": no word is left
+                if text.startswith("--"):
+                    raise UserError(f"{flag}: expected one argument; see {parser.prog} --help.")
             prefix = next(prefix for prefix in prefixes if word.startswith(prefix))
             word = f"{prefix}KEY={flag.removeprefix(prefix)}={text}"
         words.append(word)
@@ -169,15 +174,11 @@ def _parse_words(cls: type[Options], parser: argparse.ArgumentParser, argv: Sequ
     for name, value in vars(namespace).items():
         hint = options[name].hint if name in options else None
         if typing.get_origin(hint) is dict:
-            entries, holds_texts = (
-                dict(entry.split("=", 1) for entry in value),
-                typing.get_args(hint)[1] is str,
-            )
-            if not holds_texts:
-                entries = {key: _parse_entry(text, f"{name}.{key}") for key, text in entries.items()}
-            value = entries
+            value = dict(entry.split("=", 1) for entry in value)  # of "KEY=VALUE"
+            if typing.get_args(hint)[1] is not str:
+                value = {key: _parse_entry(text, f"{name}.{key}") for key, text in value.items()}
         elif hint in (Names, Paths) and "metavar" not in options[name].metadata:
-            value = ",".join(value)  # of a repeated option
+            value = ",".join(value)  # an option may be repeated
         elif value == "null" and type(None) in typing.get_args(hint):
             value = None
         outer, _, inner = name.rpartition(".")
@@ -198,14 +199,16 @@ def _parse_entry(text: str, name: str) -> Any:
 def _explain_unknown(parser: argparse.ArgumentParser, word: str) -> UserError:
     """The error for a word of the command line that argparse does not know."""
     flags = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
-    problem = f"Unknown option {word}" if word.startswith("-") else f"'{word}' has no option before it"
+    problem = f"'{word}' has no option before it"
     if word.startswith("-"):
+        problem = f"Unknown option {word}"
         guess = near_match(word.replace("_", "-"), flags)
     elif f"--{word}" in flags:
         guess = f"--{word}"
     else:
         guess = next((f"{flag} {word}" for flag in ("--editor", "--model") if flag in flags), None)
-    return UserError(f"{problem}; {f'did you mean {guess}?' if guess else f'see {parser.prog} --help.'}")
+    hint = f"did you mean {guess}?" if guess else f"see {parser.prog} --help."
+    return UserError(f"{problem}; {hint}")
 
 
 def _merge_preset(cls: type[Options], sources: Sequence[Mapping[str, Any]]) -> Json:
@@ -274,8 +277,9 @@ def _build(cls: type[Config], values: Json, prog: str = "nein", to_fetch: bool =
 def _explain_invalid(cls: type[Options], error: pydantic.ValidationError, prog: str) -> UserError:
     """The first of pydantic's errors as a sentence with the option's name."""
     first = error.errors(include_url=False)[0]
-    key, value = ".".join(map(str, first["loc"])), first["input"]
-    cause, options = first.get("ctx", {}).get("error"), flatten_fields(cls)  # cause: raised by a validator
+    key = ".".join(map(str, first["loc"]))
+    value = first["input"]
+    cause = first.get("ctx", {}).get("error")  # the exception that a validator of ours raised
     if isinstance(cause, UserError):
         return cause
     if first["type"] == "unexpected_keyword_argument":
@@ -284,11 +288,14 @@ def _explain_invalid(cls: type[Options], error: pydantic.ValidationError, prog: 
         near = near_match(name, [item.name for item in fields(group)])
         guess = f"did you mean '{key.removesuffix(name)}{near}'?" if near else f"see {prog} --help."
         return UserError(f"Unknown key '{key}'; {guess}")
-    near = near_match(str(value), literals(options[key].hint)) if key in options else None
-    flag = options[key].metadata.get("metavar", _flag(key)) if key in options else key
     rule = str(cause or re.sub(r"(Input|String) should ", "", first["msg"]).partition(", unable")[0])
-    rule = rule.removeprefix("be ")
-    return UserError(f"{flag} is '{value}'; it must be {rule}{f' (did you mean {near!r}?)' if near else '.'}")
+    sentence = f"is '{value}'; it must be {rule.removeprefix('be ')}"
+    item = flatten_fields(cls).get(key)
+    if item is None:  # a key inside an option's value
+        return UserError(f"{key} {sentence}.")
+    near = near_match(str(value), literals(item.hint))
+    guess = f" (did you mean '{near}'?)" if near else "."
+    return UserError(f"{item.metadata.get('metavar', _flag(key))} {sentence}{guess}")
 
 
 def dump(config: Options) -> str:
@@ -326,15 +333,16 @@ def _collect_fields(cls: type) -> tuple[Field, ...]:
     order = [name for base in cls.__mro__ for name in inspect.get_annotations(base) if name in declared]
     result = []
     for name in dict.fromkeys(order):
-        item, factory = declared[name], declared[name].default_factory
+        item = declared[name]
+        # A subclass that only changes a default declares the field again, without metadata.
         declarations = (vars(base).get("__dataclass_fields__", {}).get(name) for base in cls.__mro__)
         metadata: Any = next((field.metadata for field in declarations if field and field.metadata), {})
-        default = item.default if factory is dataclasses.MISSING else factory()
+        default = item.default if item.default_factory is dataclasses.MISSING else item.default_factory()
         result.append(Field(name, hints[name], metadata, default))
     return tuple(result)
 
 
-#: Cached `_collect_fields`; the annotation is for mypy, to which a dataclass type is not Hashable.
+#: `_collect_fields` with a cache; the annotation is for mypy, to which a dataclass type is not Hashable.
 fields: Callable[[type], tuple[Field, ...]] = functools.cache(_collect_fields)
 
 
@@ -350,7 +358,7 @@ def flatten_fields(cls: type) -> dict[str, Field]:
 
 
 def make_parser(
-    cls: type[Options], prog: str, description: str, preset: Mapping[str, Any] | None = None
+    cls: type[Options], prog: str, description: str, preset: Mapping[str, Any] = MappingProxyType({})
 ) -> argparse.ArgumentParser:
     """Parser of a command. preset: values that `--help` shows as defaults."""
     options = flatten_fields(cls)
@@ -381,14 +389,15 @@ def make_parser(
     groups: Json = {"": parser}  # title -> argparse's group of arguments
     titles = {key: key.rpartition(".")[0] or item.metadata.get("group", "") for key, item in options.items()}
     for name, title in sorted(titles.items(), key=lambda pair: pair[1] != "Main"):
-        item, (outer, _, inner) = options[name], name.rpartition(".")
+        item = options[name]
+        outer, _, inner = name.rpartition(".")  # outer: the group of a dotted option, else ""
         if item.metadata.get("in_file"):
             continue
         if title not in groups:
             about = " ".join((classes[outer].__doc__ or "").split()) if outer else None
             heading = title.capitalize() if outer else title
             groups[title] = parser.add_argument_group("Language model" if title == "llm" else heading, about)
-        defaults = (preset or {}).get(outer, {}) if outer else preset or {}
+        defaults = preset.get(outer, {}) if outer else preset
         text = item.metadata["help"]
         text = re.sub("<(presets|counted|default_out)>", lambda match: getattr(cls, match[1]), text)
         default = defaults.get(inner, item.default)
@@ -409,8 +418,9 @@ def _add_argument(group: Any, name: str, item: Field, *, text: str, default: Any
     else:
         metavar = "NAME" if hint == Names else re.sub(r".*[._]", "", name).upper()  # its last word
     metavar = metadata.get("value", metavar)
-    flag, choices = _flag(name), ",".join(literals(hint))
-    settings: Json = {"metavar": f"{{{choices}}}" if choices else metavar}
+    choices = ",".join(literals(hint))
+    settings: Json = {"metavar": f"{{{choices}}}" if choices else metavar}  # of argparse
+    flag = _flag(name)
     if metadata.get("negatable") or hint == bool | None:
         settings = {"action": argparse.BooleanOptionalAction}
     elif hint is bool:
@@ -418,7 +428,9 @@ def _add_argument(group: Any, name: str, item: Field, *, text: str, default: Any
     elif hint in (Names, Paths):
         settings = {"metavar": f"{metavar},...", "action": "append"}
     elif typing.get_origin(hint) is dict:
-        settings, flag, default = {"metavar": "VALUE", "action": "append"}, f"{flag}.KEY", None
+        settings = {"metavar": "VALUE", "action": "append"}
+        flag += ".KEY"
+        default = None  # not displayed
     if default not in (None, [], "") and default is not False and "(default: " not in text:
         displayed = ",".join(map(str, default)) if isinstance(default, list) else str(default)
         text += f" (default: {displayed.replace('%', '%%')})"

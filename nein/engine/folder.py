@@ -39,7 +39,7 @@ from nein.loading.errors import UserError
 FORMAT = 7  # version of this layout; folders of another version are refused
 COMPLETE, INCOMPLETE = "complete", "incomplete"  # values of a manifest's "status"
 MANIFEST = "manifest.json"
-CONTENTS = "weights or source"  # key of an identity: role of a model -> digest of its files
+CONTENTS = "weights or source"  # key of an identity; its value: role of a model -> digest of its files
 SEGMENT = 1000  # consecutive blocks whose files share a folder, so that listings stay short
 
 
@@ -48,8 +48,8 @@ SEGMENT = 1000  # consecutive blocks whose files share a folder, so that listing
 class Blocks:
     """The division of `count` records into blocks; block b holds the records [b * size, (b + 1) * size).
 
-    indices  Indices of the selected records, ascending; a range where there are millions.
-    unit     Records of a group whose blocks all go to one worker; 0: every block is its own group.
+    indices  Indices of the selected records, ascending; a range if consecutive, since they may be millions.
+    unit     Records in a unit, a group of blocks that one worker makes; 0: a unit is one block.
     """
 
     count: int
@@ -83,7 +83,8 @@ class Blocks:
                 if not spans or index > spans[-1][1]:
                     spans.append([index, index])
                 spans[-1][1] = index + 1
-        return {"size": self.size, **({"unit": self.unit} if self.unit else {}), "records": spans}
+        unit = {"unit": self.unit} if self.unit else {}
+        return {"size": self.size, **unit, "records": spans}
 
     @property
     def units(self) -> Blocks:
@@ -102,19 +103,19 @@ class Blocks:
             return range(self.indices[0] // self.size, self.indices[-1] // self.size + 1)
         return sorted({index // self.size for index in self.indices})
 
-    def share(self, rank: int, size: int) -> Sequence[int]:
-        """The block numbers of worker `rank` of `size`, ascending: its units u have u % size == rank."""
-        if size == 1:
+    def share(self, worker: int, workers: int) -> Sequence[int]:
+        """The block numbers of a worker, ascending: those in the units u with u % workers == worker."""
+        if workers == 1:
             return self.numbers
         unit = self.unit or self.size
-        return [number for number in self.numbers if (number * self.size // unit) % size == rank]
+        return [number for number in self.numbers if (number * self.size // unit) % workers == worker]
 
     def members(self, number: int) -> range:
         """Indices of a block's records, selected or not."""
         return range(number * self.size, min((number + 1) * self.size, self.count))
 
     def needed(self, number: int) -> range:
-        """Indices of a block's records up to the last selected one; more, if the limit grows later."""
+        """Indices of a block's records up to the last selected one. A limit that grows adds records."""
         members = self.members(number)
         selected_before_end = bisect.bisect_left(self.indices, members.stop)  # how many
         return range(members.start, self.indices[selected_before_end - 1] + 1)
@@ -147,9 +148,9 @@ MANIFEST_FIELDS: Row = {
     "selected": NotRequired[dict[str, _SELECTION]],
 }
 _MODEL = record({"fingerprint": str})  # models/<kind>.json
-# notes/<process>.json: stage -> its cost (peak_memory: "host" or "device" -> bytes), model -> its usage.
+# The cost of a stage; peak_memory: "host" or "device" -> bytes.
 _COST: Any = record({"blocks": int, "rows": int, "seconds": float, "peak_memory": dict[str, int]})
-_NOTE = record({"stages": dict[str, _COST], "usage": Row})
+_NOTE = record({"stages": dict[str, _COST], "usage": Row})  # notes/<process>.json: by stage, by model
 
 
 @dataclass(frozen=True)
@@ -186,11 +187,9 @@ class Folder:
         return self.entries().get("status") == COMPLETE
 
     def manifest(self) -> Json:
-        """The checked manifest file, {} without one; three entries come from other files: `models` (kind ->
-        fingerprint and description), `usage` (by model and worker), `spent` (by model, over all runs of OUT).
-
-        Raises UserError for a run of another benchmark or of another version of this package.
-        """
+        """The checked manifest file, or {} without one. Three entries are added from other files: `models`
+        (kind -> fingerprint and description), `usage` (by model and worker), `spent` (by model, over all runs
+        of OUT). Raises UserError for a run of another benchmark or of another version of this package."""
         if not (entries := self.entries()):
             return {}
         benchmark = entries.get("benchmark", self.benchmark)
@@ -232,7 +231,8 @@ class Folder:
                     shutil.rmtree(path)
                 elif not path.name.startswith(ANSWERS):  # with SQLite's journal
                     path.unlink()
-        entries, invocations = dict(facts), [] if difference else before.get("invocations", [])
+        entries = dict(facts)
+        invocations = [] if difference else before.get("invocations", [])
         if "invocation" in entries:
             invocations.append(entries.pop("invocation"))
         benchmark = {"benchmark": self.benchmark} if self.benchmark else {}
@@ -255,8 +255,8 @@ class Folder:
             )
         if difference:
             shutil.rmtree(path.parent)
-            for kind in identity:
-                (self.path / "models" / f"{kind}.json").unlink(missing_ok=True)
+            for key in identity:  # of a metric's model: its kind
+                (self.path / "models" / f"{key}.json").unlink(missing_ok=True)
         atomic.write_json(path, dict(identity))
 
     def outputs(self, group: str) -> dict[str, Json]:
@@ -306,10 +306,11 @@ class Folder:
 
     # --- blocks ----------------------------------------------------------------------------
     def check_inside(self, path: Path) -> Path:
-        """Returns a path that a file of this folder names. Raises UserError if it leads out, or by a link."""
+        """Returns a path that a file of this folder names. Raises UserError if it leads out of the folder, or
+        through a link."""
         parts = path.parts[len(self.path.parts) :]
         is_safe = path.is_relative_to(self.path) and ".." not in parts and "\0" not in str(path)
-        # Links above the run are the user's own; each check costs a request on a network disk.
+        # Links above the run are the user's own: not checked, which saves requests on a network disk.
         prefixes = (self.path.joinpath(*parts[:count]) for count in range(1, len(parts) + 1))
         if not is_safe or any(map(os.path.islink, prefixes)):
             raise UserError(f"'{path}' leads out of '{self.path}'; paths of a run must stay in its folder.")
@@ -328,8 +329,8 @@ class Folder:
         row_type = self.row_types.get(output) or self.row_types.get(output.partition("/")[0], Row)
         path = self.block_path(output, number)
         with atomic.explain_read_errors(path):
-            first, *lines = path.read_bytes().splitlines() or [b"{}"]
-        head = atomic.parse(first, Row, f"'{path}', line 1")
+            head_line, *lines = path.read_bytes().splitlines() or [b"{}"]  # an empty file: no block's head
+        head = atomic.parse(head_line, Row, f"'{path}', line 1")
         if (head.get("output"), head.get("block")) != (output, number):
             raise UserError(f"'{path}' is not block {number} of {output}; remove it and rerun the command.")
         numbered = enumerate(lines, start=2)
@@ -360,10 +361,10 @@ class Folder:
 
 
 def _first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
-    """ "seed 0, not 1": the first key, in sorted order, whose value differs; None when all agree."""
+    """ "seed 0, not 1": the first key in sorted order whose value differs, with both; None: all agree."""
     for key in sorted({*old, *new}):
         before, after = old.get(key), new.get(key)
-        if key == CONTENTS:  # a model that was not downloaded yet had no digest: compare the common roles
+        if key == CONTENTS:  # a model that was not downloaded yet has no digest: compare the common roles
             before, after = before or {}, after or {}
             before = {role: digest for role, digest in before.items() if role in after}
             after = {role: digest for role, digest in after.items() if role in before}
@@ -375,10 +376,11 @@ def _first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | N
 
 
 def get_row_id(row: Any) -> Any:
-    """The "id" of a row, "" where it has none."""
+    """The "id" of a row, a dictionary or a dataclass; "" for a dictionary without one."""
     return row.get("id", "") if isinstance(row, dict) else row.id
 
 
+# --- finding run folders -----------------------------------------------------------------------------
 def find_runs(out: Path) -> list[Path]:
     """Every run folder at or below `out`, at most three folders deep, ordered by path."""
     if (out / MANIFEST).is_file():

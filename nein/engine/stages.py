@@ -26,7 +26,7 @@ class Model:
     describe  Loaded model -> {kind: (fingerprint, description)}, noted in every folder that uses it.
     place     Where it works: "device", "host" (functions of pixels and texts), or "remote" (an endpoint).
     usage     Loaded model -> {kind: its usage since it was loaded}, for the manifest.
-    requests  If remote: its parallel blocks; 0: as many as the command says.
+    requests  If remote: how many blocks it makes at once; 0: as many as the command says.
     """
 
     name: str
@@ -73,29 +73,20 @@ class Shared:
 
 # --- stages ----------------------------------------------------------------------------------
 class Stage:
-    """One kind of work on a folder: makes rows from a block of records. Subclasses define `read` and `work`,
-    and override the methods that say whether an existing block counts; if not, it is open: made again.
+    """One kind of work on a folder: makes rows from a block of records. Subclasses define the attributes
+    without a default, `read` and `work`."""
 
-    name            Unique in the folder: title of the progress bar and key of its costs.
-    outputs         Names of the files it writes per block: see `Folder.block_path`.
-    blocks          The selected blocks.
-    model           Argument of `work`; loaded when the first block is open. None: no model.
-    invalidates     Outputs, of any command, that are made from this stage's block of the same number
-                    ("scores": every output below it); removed when the block gets other rows.
-    depends_on_all  Outputs of earlier stages whose selected blocks must all exist, since all are read.
-    cut             Whether a block that a limit cuts is made of `Blocks.needed`, not of all its records.
-    asks            Reference of a model behind an address -> approximate requests per record.
-    """
+    # --- attributes
+    name: str  # unique in the folder: title of the progress bar, and key of its costs
+    outputs: tuple[str, ...]  # names of the files that it writes per block (`Folder.block_path`)
+    blocks: Blocks  # which records are selected, and how they are divided
+    model: Model | None = None  # argument of `work`, loaded before the first open block; None: no model
+    invalidates: tuple[str, ...] = ()  # outputs made from this one's ("scores": all below), removed with it
+    depends_on_all: tuple[str, ...] = ()  # outputs of earlier stages that must be complete before it starts
+    cut: bool = False  # whether a limit inside a block cuts it; a larger limit then makes it again
+    asks: Mapping[str, int] = MappingProxyType({})  # served model -> approximate requests per record
 
-    name: str
-    outputs: tuple[str, ...]
-    blocks: Blocks
-    model: Model | None = None
-    invalidates: tuple[str, ...] = ()
-    depends_on_all: tuple[str, ...] = ()
-    cut: bool = False
-    asks: Mapping[str, int] = MappingProxyType({})
-
+    # --- making a block
     def read(self, number: int) -> Any:
         """The inputs of `work` for a block."""
         raise NotImplementedError
@@ -104,8 +95,9 @@ class Stage:
         """Missing output -> rows. A failed record is a row with its reason; an exception ends the command."""
         raise NotImplementedError
 
+    # --- whether an existing block counts; if not, it is open: made again
     def is_valid(self, output: str, number: int, rows: list[Any]) -> bool:
-        """Whether an existing block counts; False, say, if images are gone or failures deserve a retry."""
+        """Whether the rows of an existing block count: False if, say, images are gone or a retry is due."""
         return True
 
     def ids(self, records: range) -> Iterable[Any] | None:
@@ -120,13 +112,15 @@ class Stage:
         """Other JSON-serializable facts that decide these rows, or None; a change opens the block."""
         return None
 
+    # --- for the engine
     def records(self, number: int) -> range:
         """Indices of the records from which a block is made."""
         return self.blocks.needed(number) if self.cut else self.blocks.members(number)
 
     def source_digest(self, records: range) -> str | None:
         """12 digits of SHA-256 over the contents of `files` and over `state`; None without both."""
-        contents, state = [content_digest(path) for path in self.files(records)], self.state(records)
+        contents = [content_digest(path) for path in self.files(records)]
+        state = self.state(records)
         if not contents and state is None:
             return None
         return json_digest({"files": contents, "state": state})[:12]
@@ -158,7 +152,7 @@ Plan = Callable[[str], Sequence[Step]]
 # --- missing blocks ----------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Task:
-    """A block to make. missing: the outputs to make; absent: whether none of them had a file."""
+    """An open block. missing: the outputs to make; absent: whether none of them has a file."""
 
     step: Step
     number: int
@@ -174,12 +168,13 @@ class Task:
         for output in self.missing:
             lines = [stage.head(output, number, records, digest), *rows[output]]
             files[folder.block_path(output, number)] = b"".join(map(atomic.json_line, lines))
-        # The worker of a killed command may have written the same block meanwhile.
+        # The worker of a killed command may have written the same block meanwhile: nothing is out of date.
         if self.absent and all(path.exists() and path.read_bytes() == data for path, data in files.items()):
             return
-        unit = number * stage.blocks.size // (stage.blocks.unit or stage.blocks.size)  # the dependent block
+        # A dependent output has a block per unit. It goes first, lest a kill leave it beside new rows.
+        unit_number = number * stage.blocks.size // stage.blocks.units.size
         for output in stage.invalidates:
-            old = folder.block_path(output, unit)
+            old = folder.block_path(output, unit_number)
             in_outputs_below = (folder.path / output).glob(f"*/{old.parent.name}/{old.name}")
             for path in (old, *in_outputs_below):
                 path.unlink(missing_ok=True)
@@ -188,11 +183,11 @@ class Task:
 
 
 def open_tasks(
-    step: Step, rank: int = 0, size: int = 1, skip: Callable[[int], Any] = lambda number: None
+    step: Step, worker: int = 0, workers: int = 1, skip: Callable[[int], Any] = lambda number: None
 ) -> Iterator[Task]:
-    """Yields the open blocks of share `rank` of `size`; calls `skip` with the numbers of the others."""
+    """Yields the open blocks of a worker's share; calls `skip` with the numbers of its other blocks."""
     folder, stage = step.folder, step.stage
-    for number in stage.blocks.share(rank, size):
+    for number in stage.blocks.share(worker, workers):
         heads = {name: folder.head(name, number) for name in stage.outputs}
         digest = functools.cache(stage.source_digest)  # files are read once for all outputs of a block
         missing = []
@@ -200,8 +195,8 @@ def open_tasks(
             records = stage.blocks.members(number)
             if isinstance(count := head.get("records"), int):  # a limit cut the block
                 records = records[:count]
-            enough = bool(head) and len(records) >= len(stage.records(number))
-            if enough and head == stage.head(output, number, records, digest(records)):
+            has_all = bool(head) and len(records) >= len(stage.records(number))  # {}: no block
+            if has_all and head == stage.head(output, number, records, digest(records)):
                 rows, ids = folder.read(output, number), stage.ids(records)
                 same_ids = ids is None or [*map(get_row_id, rows)] == [*ids]
                 if same_ids and stage.is_valid(output, number, rows):
