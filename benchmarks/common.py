@@ -98,7 +98,7 @@ def pairs(limit: int, root: Path, size: tuple[int, int] | None = None) -> list[P
     """Samples of the nano evaluation split, with an imagined edit: the sample with its lower half from the
     target, so that half of the objects are gone. size: (width, height) that all pictures are enlarged to."""
     root.mkdir(exist_ok=True)
-    folder = data.ensure("val")
+    folder = data.ensure_data_set("val")
     rows = json.loads((folder / "val.json").read_text(encoding="utf-8"))[:limit]
     found = []
     for row in rows:

@@ -30,7 +30,7 @@ def draw(options: DrawConfig) -> str:
     """Write images and annotations, unless they exist; returns the line to print, their folder."""
     from nein.nano import data
 
-    return f"{data.ensure(options.split, options.sources, options.out)}\n"
+    return f"{data.ensure_data_set(options.split, options.sources, options.out)}\n"
 
 
 def check(options: CheckConfig) -> str:

@@ -25,7 +25,7 @@ from nein.loading.errors import Problems, UserError, fold_name, unknown
 from nein.loading.references import expand_user
 from nein.metrics.letters import LETTERS
 from nein.nano import data as nano
-from nein.nano.scenes import NANO, World, is_nano, render, rng_for, world
+from nein.nano.scenes import NANO, World, find_world, is_nano, render, rng_for
 from nein.nano.sentences import KINDS, iter_questions
 
 VARIANTS = ("original", "negated")  # of a question, as NegVQA's files name them
@@ -100,7 +100,7 @@ def load(
             raise unknown("field of --columns", key, [*FIELDS, "A", "B", "C", "D"])
     names |= columns
     if is_nano(source):
-        rows, _, folder = read_source(str(ensure_drawn(questions, world(source)) / FILE), split)
+        rows, _, folder = read_source(str(ensure_drawn(questions, find_world(source)) / FILE), split)
         origin: Row = {"kind": "nano", "world": source, "questions": questions}
     else:
         rows, origin, folder = read_source(source, split)

@@ -29,7 +29,7 @@ from nein.loading.errors import Problems, UserError, near_match, unknown
 from nein.nano import data as nano_data
 from nein.nano import scope
 from nein.nano.data import FIELDS as FIELDS
-from nein.nano.scenes import is_nano, world
+from nein.nano.scenes import find_world, is_nano
 from nein.wording import families
 from nein.wording.families import DEPTH, OTHERS, find_named
 
@@ -274,7 +274,11 @@ def read_samples(
         if key not in (*FIELDS, *IMAGE_COLUMNS):
             raise unknown("field of --columns", key, (*FIELDS, *IMAGE_COLUMNS))
     if is_nano(data):
-        root = scope.ensure(split) if data == scope.DATA else nano_data.ensure(split, world=world(data))
+        root = (
+            scope.ensure_edits(split)
+            if data == scope.DATA
+            else nano_data.ensure_data_set(split, world=find_world(data))
+        )
         dataset, origin = load_folder(root, split=split), {"kind": "nano"}
     elif reference := hub.parse(data):
         root = lay_out_hub(reference, split, columns or {}, cache or atomic.cache_root())

@@ -5,7 +5,8 @@
     ROOT/nein_val/<NeIn>.png      the samples (the object was added)
     ROOT/instances.json           COCO instance annotations (boxes, areas) of source images and samples
 
-For the splits "train" and "dev" the three names carry the split instead of `val`.
+For the splits "train" and "dev" the three names carry the split instead of `val`. In this order: patterns of
+the negative sentences, samples, cache folders, writing. Callers use `ensure_data_set`.
 """
 
 from __future__ import annotations
@@ -28,14 +29,12 @@ from nein.nano.sentences import write_captions
 from nein.wording import families
 from nein.wording.families import NEGATIVE_TEMPLATES
 
-DEFAULT_SOURCES = {"train": 2000, "dev": 60, "val": 140}  # source images of a split; "val": about 560 samples
-MAX_SAMPLES = 5  # per source image
-FIELDS = ("COCO", "T_original", "T_negative", "T_generated", "NeIn")  # of an annotation file
+# --- patterns of negative sentences ----------------------------------------------------------------------
 #: Templates that the fine-tuning of the nano editors leaves out: 1 "does not have any" (0 is "doesn't have
 #: any"), 5 "is without" (11 is "A scene without"), 10 "is missing from".
 HELD_OUT_TEMPLATES = (1, 5, 10)
 _TAUGHT = tuple(text for k, text in enumerate(NEGATIVE_TEMPLATES) if k not in HELD_OUT_TEMPLATES)
-#: Wording -> negative sentences: {S} the object, {a S} with its article, {S+} its plural.
+#: Wording of a world (see `scenes`) -> patterns: {S} the object, {a S} with its article, {S+} its plural.
 NEGATIVES: dict[str, tuple[str, ...]] = {
     scenes.ALL: NEGATIVE_TEMPLATES,
     scenes.TAUGHT: _TAUGHT,
@@ -69,17 +68,21 @@ NEGATIVES: dict[str, tuple[str, ...]] = {
 }
 
 
+# --- samples ---------------------------------------------------------------------------------------------
+MAX_SAMPLES = 5  # per source image
+
+
 @dataclass(frozen=True)
 class NanoSample:
     """A row of the annotation file, and its scenes: `object` is in `sample` and not in `source`."""
 
-    coco: str  # stems of the two images
-    nein: str
-    caption: str
-    negative: str
-    generated: str
+    coco: str  # stem of the source image
+    nein: str  # stem of the sample
+    caption: str  # of the source
+    negative: str  # denies the object
+    generated: str  # "Add a dog."
     object: str
-    template: int | None
+    template: int | None  # number of `negative` in `NEGATIVE_TEMPLATES`; None: it is not one of them
     source: Scene
     sample: Scene
 
@@ -91,27 +94,28 @@ def source_scene(split: str, index: int, world: World = NANO) -> Scene:
 
 
 def iter_samples(split: str, sources: int, world: World = NANO) -> Iterator[NanoSample]:
-    """Samples of the first `sources` source scenes, up to five each, in order."""
-    wordings = NEGATIVES[world.wording]
+    """Yield the samples of the first `sources` source scenes, up to five each, in order."""
+    patterns = NEGATIVES[world.wording]
     for index in range(sources):
         source = source_scene(split, index, world)
-        coco = f"COCO_{index + 1:012d}"
-        sentences = write_captions(source, rng_for(split, index, "captions"))
+        captions = write_captions(source, rng_for(split, index, "captions"))
         rng = rng_for(split, index, "nein")
-        count = rng.choice((3, 4, 4, 5))
+        most = rng.choice((3, 4, 4, 5))  # samples of this source
         absent = [name for name in CATEGORIES if name in world.named and name not in source.categories]
-        templates = rng.sample(range(len(wordings)), min(MAX_SAMPLES, len(wordings)))
-        k = 0  # samples of this source so far
+        own_patterns = rng.sample(patterns, min(MAX_SAMPLES, len(patterns)))
+        number = 0  # of the sample within its source, from 1
         for category in rng.sample(absent, min(MAX_SAMPLES, len(absent))):
+            if number == most:
+                break
             item = place(rng, category, source.items)
-            if item is None or k == count:
+            if item is None:
                 continue
-            negative = fill_wording(wordings[templates[k % len(templates)]], category)
-            k += 1
+            negative = fill_pattern(own_patterns[number % len(own_patterns)], category)
+            number += 1
             yield NanoSample(
-                coco=coco,
-                nein=f"NeIn_{index + 1:012d}_{k}",
-                caption=sentences[k - 1],
+                coco=f"COCO_{index + 1:012d}",
+                nein=f"NeIn_{index + 1:012d}_{number}",
+                caption=captions[number - 1],
                 negative=negative,
                 generated=families.write_addition(category),
                 object=category,
@@ -121,34 +125,44 @@ def iter_samples(split: str, sources: int, world: World = NANO) -> Iterator[Nano
             )
 
 
-def fill_wording(wording: str, category: str) -> str:
-    """The sentence of a wording of `NEGATIVES` about an object."""
-    return families.fill_template(wording, {"S": category}, "paper")
+def fill_pattern(pattern: str, category: str) -> str:
+    """The sentence of a pattern of `NEGATIVES` about an object, with the grammar of NeIn's own sentences."""
+    return families.fill_template(pattern, {"S": category}, "paper")
 
 
+# --- cache folders ---------------------------------------------------------------------------------------
 @lru_cache(maxsize=1)
 def world_version() -> str:
-    """Hash of the code that draws and describes scenes: a changed world gets a new cache folder."""
+    """Hash of the files that decide scenes and sentences: a changed world gets a new cache folder."""
     folder = Path(__file__).parent
     names = "drawings.json wordings.json scenes.py sentences.py data.py"
     files = [*(folder / name for name in names.split()), folder.parent / "wording" / "families.py"]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:10]
 
 
-def ensure(
+#: Split -> number of its source images; those of "val" give about 560 samples.
+DEFAULT_SOURCES = {"train": 2000, "dev": 60, "val": 140}
+
+
+def ensure_data_set(
     split: str = "val",
     sources: int | None = None,
     root: str | os.PathLike[str] | None = None,
     world: World = NANO,
 ) -> Path:
-    """The folder of a split below `root` (default: the cache), drawn on first use. Raises UserError."""
+    """The folder of a split below `root` (default: the cache), drawn on first use. sources: number of source
+    images (default: `DEFAULT_SOURCES`). Raises UserError."""
     if split not in scenes.SPLITS:
         raise unknown("nano split", split, scenes.SPLITS)
     count = DEFAULT_SOURCES[split] if sources is None else sources
     if count < 1:
         raise UserError(f"The number of source images must be at least 1, not {count}.")
-    name, parent = f"{world.name.replace(':', '-')}-{split}-{count}", None if root is None else Path(root)
-    return draw_once(name, lambda to: write(to, split, count, world), proof=f"{split}.json", parent=parent)
+    name = f"{world.name.replace(':', '-')}-{split}-{count}"
+
+    def draw(draft: Path) -> None:
+        write_data_set(draft, split, count, world)
+
+    return draw_once(name, draw, proof=f"{split}.json", parent=Path(root) if root else None)
 
 
 def draw_once(name: str, draw: Callable[[Path], None], *, proof: str, parent: Path | None = None) -> Path:
@@ -158,29 +172,42 @@ def draw_once(name: str, draw: Callable[[Path], None], *, proof: str, parent: Pa
     return atomic.make_once(target, draw, proof)
 
 
-def write(root: Path, split: str, sources: int, world: World = NANO) -> None:
+# --- writing ---------------------------------------------------------------------------------------------
+FIELDS = ("COCO", "T_original", "T_negative", "T_generated", "NeIn")  # of a row of the annotation file
+
+
+def write_data_set(root: Path, split: str, sources: int, world: World = NANO) -> None:
     """Write `sources` source scenes of `split` and their samples in the official layout."""
     samples = list(iter_samples(split, sources, world))
-    drawn_sources = [source_scene(split, index, world) for index in range(sources)]
-    drawn_scenes = {f"coco_for_{split}/COCO_{k:012d}.png": scene for k, scene in enumerate(drawn_sources, 1)}
-    drawn_scenes |= {f"nein_{split}/{sample.nein}.png": sample.sample for sample in samples}
+    scene_by_file: dict[str, Scene] = {}
+    for index in range(sources):
+        name = f"coco_for_{split}/COCO_{index + 1:012d}.png"
+        scene_by_file[name] = source_scene(split, index, world)
+    for sample in samples:
+        scene_by_file[f"nein_{split}/{sample.nein}.png"] = sample.sample
     # Images, and COCO's instance annotations.
-    images, instances = list[dict[str, object]](), list[dict[str, object]]()
-    for image_id, (name, scene) in enumerate(drawn_scenes.items(), start=1):
+    images: list[dict[str, object]] = []
+    instances: list[dict[str, object]] = []
+    for image_id, (name, scene) in enumerate(scene_by_file.items(), start=1):
         images.append({"id": image_id, "file_name": name, "width": SIZE, "height": SIZE})
         for item in scene.items:
             x0, y0, x1, y1 = box(item, world.style)
-            number, bounds = len(instances) + 1, [x0, y0, x1 - x0, y1 - y0]
-            category_id = CATEGORIES.index(item.category) + 1
-            entry = {"id": number, "image_id": image_id, "category_id": category_id, "bbox": bounds}
-            instances.append({**entry, "area": (x1 - x0) * (y1 - y0), "iscrowd": 0})
+            entry = {
+                "id": len(instances) + 1,
+                "image_id": image_id,
+                "category_id": CATEGORIES.index(item.category) + 1,
+                "bbox": [x0, y0, x1 - x0, y1 - y0],
+                "area": (x1 - x0) * (y1 - y0),
+                "iscrowd": 0,
+            }
+            instances.append(entry)
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(render(scene, world.style)).save(root / name, compress_level=1)
-    values = [(one.coco, one.caption, one.negative, one.generated, one.nein) for one in samples]
-    records = [dict(zip(FIELDS, row, strict=True)) for row in values]
+    rows = [(s.coco, s.caption, s.negative, s.generated, s.nein) for s in samples]
+    records = [dict(zip(FIELDS, row, strict=True)) for row in rows]
     categories = [{"id": number, "name": name} for number, name in enumerate(CATEGORIES, 1)]
     info = {"description": "nein nano world: drawn scenes", "split": split, "version": world_version()}
-    truth = {"info": info, "images": images, "annotations": instances, "categories": categories}
-    # The last file shows that the folder is complete.
-    for name, value in (("instances", truth), (split, records)):
-        (root / f"{name}.json").write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+    annotations = {"info": info, "images": images, "annotations": instances, "categories": categories}
+    # The split's file is written last: it shows that the folder is complete.
+    for name, content in (("instances", annotations), (split, records)):
+        (root / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -4,9 +4,10 @@ In this order: objects and backgrounds in style "plain", on which the models are
 scenes; worlds (objects, wordings and style of a data set). Everything is drawn `SUPERSAMPLE` times too large
 with Pillow and reduced by averaging. `drawings.json` lists the shapes of a category, in order:
 
-    [kind, fill, points x, y, ... from 0 to 1 over the object's own box, {edge, r, width, ends}]
+    [kind, fill, points x, y, ... from 0 to 1 over the object's own box, options]
+    options  edge: color of the outline; r: radius of corners; width: of lines; ends: degrees of an arc
 
-A color is (R, G, B), or a factor that darkens (below 1) or lightens (above 1) the object's own color.
+A color is [R, G, B], or a factor that darkens (below 1) or lightens (above 1) the object's own color.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -26,18 +27,16 @@ from PIL import Image, ImageDraw, ImageFilter
 from nein.loading.errors import unknown
 
 SIZE = 64  # width and height of a scene in pixels
-SUPERSAMPLE = 4  # "enlarged pixels" are so many times smaller than those of a scene
+SUPERSAMPLE = 4  # enlarged pixels along one scene pixel; everything is drawn in enlarged pixels
 #: Disjoint sets of scenes. "val" is for evaluation, named after NeIn's `val.json`.
 SPLITS = ("train", "dev", "val")
 MIN_SIZE, USUAL_SIZE, MAX_SIZE = 15, 20, 23  # scale of an object in pixels
-MAX_OBJECTS = 4
+MAX_OBJECTS = 4  # in one scene
 _MARGIN = 1.0  # free pixels kept around every object
 
 # --- Objects and backgrounds, plain -------------------------------------------------------------------------
-
 PLAIN, SKETCH = "plain", "sketch"  # styles
-Color = tuple[int, int, int]  # RGB
-
+Color = tuple[int, int, int]  # RGB, each 0 to 255
 PALETTE: dict[str, Color] = {
     "red": (205, 38, 38),
     "orange": (240, 135, 25),
@@ -58,16 +57,16 @@ PALETTE: dict[str, Color] = {
 class Look:
     """What an object of a category looks like: a row of `drawings.json`."""
 
-    shapes: list[list[Any]]
+    shapes: list[list[Any]]  # rows as in the module's docstring
     size: tuple[float, float]  # (width, height) in units of the object's scale
-    colors: list[str]
+    colors: list[str]  # that it may have, keys of `PALETTE`; the usual one first
     airborne: bool = False  # whether it belongs in the air
     mirror: bool = True  # whether it may be mirrored
 
-    def extent(self, size: int) -> tuple[int, int]:
-        """(width, height) in scene pixels at the scale `size`, in pixels."""
+    def scaled(self, scale: int) -> tuple[int, int]:
+        """(width, height) in scene pixels of an object of this scale."""
         width, height = self.size
-        return round(size * width), round(size * height)
+        return round(scale * width), round(scale * height)
 
 
 _DRAWINGS = json.loads(Path(__file__).with_name("drawings.json").read_text(encoding="utf-8"))
@@ -78,19 +77,21 @@ CATEGORIES: tuple[str, ...] = tuple(LOOKS)
 
 # The caches hold what the images of a scene share; enlarged, an object takes 60 KiB, a background 256 KiB.
 @lru_cache(maxsize=256)
-def layer(category: str, color: str, size: int, flip: bool, style: str = PLAIN) -> Image.Image:
-    """The object alone, RGBA, in enlarged pixels. size: its scale in scene pixels."""
+def draw_object(category: str, color: str, scale: int, flip: bool, style: str = PLAIN) -> Image.Image:
+    """The object alone, RGBA, in enlarged pixels. scale: in scene pixels; flip: mirror it left to right."""
     if style == SKETCH:
-        return _sketch_object(layer(category, color, size, flip))
-    look, rgb = LOOKS[category], PALETTE[color]
-    width, height = (side * SUPERSAMPLE for side in look.extent(size))  # enlarged pixels
+        return _sketch_object(draw_object(category, color, scale, flip))
+    look = LOOKS[category]
+    width, height = (side * SUPERSAMPLE for side in look.scaled(scale))  # enlarged pixels
     image = Image.new("RGBA", (width, height))
     draw = ImageDraw.Draw(image)
     for kind, shade, points, *extras in look.shapes:
         options = extras[0] if extras else {}  # edge, r, width, ends
         # Points from 0 to 1 over the object's box -> (x, y) in enlarged pixels.
-        xy = [(x * (width - 1), y * (height - 1)) for x, y in zip(points[::2], points[1::2], strict=True)]
-        fill, outline = _shade(rgb, shade), _shade(rgb, options["edge"]) if "edge" in options else None
+        starts = range(0, len(points), 2)
+        xy = [(points[k] * (width - 1), points[k + 1] * (height - 1)) for k in starts]
+        fill = _find_rgb(shade, PALETTE[color])
+        outline = _find_rgb(options["edge"], PALETTE[color]) if "edge" in options else None
         stroke = max(1, round(options.get("width", 0.05) * (max(width, height) - 1)))
         start, end = options.get("ends", (0, 360))  # degrees
         if kind == "oval":
@@ -111,8 +112,8 @@ def layer(category: str, color: str, size: int, flip: bool, style: str = PLAIN) 
     return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if flip else image
 
 
-def _shade(color: Color, shade: Any) -> Color:
-    """Convert a shade of `drawings.json`, (R, G, B) or a factor of the object's `color`, to RGB."""
+def _find_rgb(shade: Any, color: Color) -> Color:
+    """Convert a color of `drawings.json`, [R, G, B] or a factor of the object's `color`, to RGB."""
     if isinstance(shade, list):
         r, g, b = shade
     elif shade <= 1:
@@ -136,11 +137,12 @@ BACKGROUNDS: dict[str, tuple[float, float, Color, Color]] = {
 
 
 @lru_cache(maxsize=16)
-def background(kind: str, seed: int, style: str = PLAIN) -> Image.Image:
-    """A background, RGB, in enlarged pixels; the order of the draws from `rng` decides them."""
+def draw_background(kind: str, seed: int, style: str = PLAIN) -> Image.Image:
+    """A background, RGB, in enlarged pixels. The images depend on the order of the calls of `rng`."""
     if style == SKETCH:
-        return _sketch_background(background(kind, seed))
-    rng, side = random.Random(seed), SIZE * SUPERSAMPLE
+        return _sketch_background(draw_background(kind, seed))
+    rng = random.Random(seed)
+    side = SIZE * SUPERSAMPLE
     image = Image.new("RGB", (side, side))
     draw = ImageDraw.Draw(image)
 
@@ -153,16 +155,16 @@ def background(kind: str, seed: int, style: str = PLAIN) -> Image.Image:
     # Two areas divided by the horizon.
     low, high, above, below = BACKGROUNDS[kind]
     if kind == "room":
-        top = jitter(rng.choice([above, (215, 225, 230), (228, 208, 212)]))
+        upper = jitter(rng.choice([above, (215, 225, 230), (228, 208, 212)]))
         horizon = rng.uniform(low, high)
     else:
         horizon = rng.uniform(low, high)
-        top = jitter(above, 8 if kind == "night" else 14)
-    bottom = jitter(below, {"snow": 6, "night": 8}.get(kind, 14))
+        upper = jitter(above, 8 if kind == "night" else 14)
+    lower = jitter(below, {"snow": 6, "night": 8}.get(kind, 14))
     y = round(horizon * side)
-    draw.rectangle([0, 0, side, y], fill=top)
-    draw.rectangle([0, y, side, side], fill=bottom)
-    # Details.
+    draw.rectangle([0, 0, side, y], fill=upper)
+    draw.rectangle([0, y, side, side], fill=lower)
+    # Details of the kind; lengths are fractions of the side.
     if kind == "beach":
         shore = y + round(rng.uniform(0.12, 0.2) * side)
         draw.rectangle([0, y, side, shore], fill=jitter((70, 150, 200)))
@@ -194,41 +196,43 @@ def background(kind: str, seed: int, style: str = PLAIN) -> Image.Image:
 
 
 # --- Sketches: made from the plain drawings, without random numbers -----------------------------------------
-
 _INK = np.array([38, 34, 60], np.float32)  # RGB
 _PAPER = np.array([250, 246, 232], np.float32)  # RGB
-_NARROWER, _LOWER = 0.86, 0.96  # width and height of a sketched object, relative to the plain one
+_WIDTH, _HEIGHT = 0.86, 0.96  # of a sketched object, relative to the plain one
 _WAVE, _PERIOD = 1.4, 26.0  # amplitude and length of the waves of a contour, in enlarged pixels
 _HATCH, _STROKE = 12, 7  # distance and thickness of the lines that fill an object, in enlarged pixels
-_LINE = 3  # thickness of contours in enlarged pixels, odd
+_RIM = 2  # thickness of the line along an object's rim, in enlarged pixels
 _EDGE = 200  # a line divides areas whose colors differ by more (sum over channels)
 
 
 def _sketch_object(drawing: Image.Image) -> Image.Image:
-    """Sketch of an object: an RGBA image of the same size, the object narrower, on the same ground."""
+    """Sketch of an object: an RGBA image of the same size with a smaller object, which stands as low."""
     width, height = drawing.size
-    smaller = (max(1, round(width * _NARROWER)), max(1, round(height * _LOWER)))
-    small = drawing.resize(smaller, Image.Resampling.BOX)
+    small_size = (max(1, round(width * _WIDTH)), max(1, round(height * _HEIGHT)))
+    small = drawing.resize(small_size, Image.Resampling.BOX)
     canvas = Image.new("RGBA", drawing.size)
     canvas.paste(small, ((width - small.width) // 2, height - small.height))
     # Wavy contours: every row is moved sideways along a sine, and cut off at the border.
-    plain, pixels = np.asarray(canvas), np.zeros((height, width, 4), np.uint8)  # both (H, W, 4) RGBA
+    straight = np.asarray(canvas)  # (H, W, 4) uint8 RGBA
+    pixels = np.zeros_like(straight)  # likewise, with waves
     for row in range(height):
         shift = round(_WAVE * float(np.sin(2 * np.pi * row / _PERIOD)))
-        strip = plain[row, max(0, -shift) : width - max(0, shift)]
+        strip = straight[row, max(0, -shift) : width - max(0, shift)]
         pixels[row, max(0, shift) : width + min(0, shift)] = strip
     covered = pixels[..., 3] >= 128  # (H, W) bool
     # Lines inside the object, along its rim and between colors.
-    inner = Image.fromarray(covered).convert("L").filter(ImageFilter.MinFilter(_LINE + 2))
-    rgb, line = pixels[..., :3].astype(np.int32), np.asarray(inner) == 0  # (H, W, 3), (H, W) bool
+    inner = Image.fromarray(covered).convert("L").filter(ImageFilter.MinFilter(2 * _RIM + 1))
+    line = np.asarray(inner) == 0  # (H, W) bool
+    rgb = pixels[..., :3].astype(np.int32)  # (H, W, 3); differences may be negative
     line[:, 1:] |= np.abs(rgb[:, 1:] - rgb[:, :-1]).sum(-1) > _EDGE  # against the left neighbor
     line[1:] |= np.abs(rgb[1:] - rgb[:-1]).sum(-1) > _EDGE  # against the upper neighbor
-    # Colors: strokes in colder ones, lighter stripes between.
-    colors = rgb.astype(np.float32)
-    stroke, cold = _draw_strokes(colors, falling=False), _make_colder(colors)  # (H, W, 1), (H, W, 3)
+    # Strokes in colder colors; between them lighter stripes, mixed with 45 % paper.
+    cold = _make_colder(rgb.astype(np.float32))  # (H, W, 3)
+    stroke = _draw_strokes(cold, falling=False)  # (H, W, 1)
     colors = stroke * cold + (1 - stroke) * (cold + 0.45 * (_PAPER - cold))
     colors[covered & line] = _INK
-    return Image.fromarray(np.dstack([_round_colors(colors), np.where(covered, 255, 0).astype(np.uint8)]))
+    alpha = np.where(covered, 255, 0).astype(np.uint8)  # (H, W)
+    return Image.fromarray(np.dstack([_round_colors(colors), alpha]))
 
 
 def _sketch_background(image: Image.Image) -> Image.Image:
@@ -245,17 +249,17 @@ def _draw_strokes(colors: np.ndarray, *, falling: bool) -> np.ndarray:
     return ((position % _HATCH) < _STROKE).astype(np.float32)[..., None]
 
 
-def _make_colder(colors: np.ndarray) -> np.ndarray:
+def _make_colder(colors: np.ndarray) -> np.ndarray:  # (H, W, 3) float32: less red, more blue
     return colors * np.array([0.92, 0.96, 1.0], np.float32) + np.array([4, 6, 14], np.float32)
 
 
-def _round_colors(colors: np.ndarray) -> np.ndarray:
+def _round_colors(colors: np.ndarray) -> np.ndarray:  # (H, W, 3) float32 -> uint8
     return np.clip(np.rint(colors), 0, 255).astype(np.uint8)
 
 
 # --- Scenes -------------------------------------------------------------------------------------------------
 def rng_for(split: str, index: int, purpose: str = "scene") -> random.Random:
-    """The random generator of one scene and purpose; no two splits share one."""
+    """The random generator for one purpose in scene `index` of a split; no two splits share one."""
     digest = hashlib.sha256(f"nein-nano/{split}/{index}/{purpose}".encode()).digest()
     return random.Random(int.from_bytes(digest[:16], "big"))
 
@@ -267,14 +271,14 @@ class Item:
     category: str
     color: str
     size: int  # scale in scene pixels
-    x: float  # left and upper border in scene pixels, multiples of 1/4
-    y: float
-    flip: bool  # mirrored left to right
+    x: float  # left border in scene pixels, a multiple of 1/4
+    y: float  # upper border, likewise
+    flip: bool  # whether it is mirrored left to right
 
     @property
     def extent(self) -> tuple[float, float, float, float]:
-        """x0, y0, x1, y1 of the whole layer, in scene pixels."""
-        width, height = LOOKS[self.category].extent(self.size)
+        """x0, y0, x1, y1 of its whole drawing, transparent margins included, in scene pixels."""
+        width, height = LOOKS[self.category].scaled(self.size)
         return self.x, self.y, self.x + width, self.y + height
 
     @property
@@ -288,11 +292,11 @@ class Item:
         """Left and upper border in enlarged pixels."""
         return round(self.x * SUPERSAMPLE), round(self.y * SUPERSAMPLE)
 
-    def layer(self, style: str = PLAIN) -> Image.Image:
-        return layer(self.category, self.color, self.size, self.flip, style)
+    def draw(self, style: str = PLAIN) -> Image.Image:
+        return draw_object(self.category, self.color, self.size, self.flip, style)
 
     def overlaps(self, other: Item, margin: float = 0.0) -> bool:
-        """Whether fewer than `margin` pixels are between both layers."""
+        """Whether fewer than `margin` pixels are between both drawings."""
         (x0, y0, x1, y1), (a0, b0, a1, b1) = self.extent, other.extent
         return x0 < a1 + margin and a0 < x1 + margin and y0 < b1 + margin and b0 < y1 + margin
 
@@ -301,7 +305,7 @@ class Item:
 class Scene:
     """A background and up to `MAX_OBJECTS` objects that do not overlap, drawn in order."""
 
-    background: str
+    background: str  # a key of `BACKGROUNDS`
     background_seed: int
     items: tuple[Item, ...]
 
@@ -317,14 +321,17 @@ class Scene:
 
 
 def place(rng: random.Random, category: str, others: Collection[Item], usual: bool = False) -> Item | None:
-    """A random object that overlaps none of `others`; None without room. usual: first color, middle size."""
+    """A random object that overlaps none of `others`; None without room. usual: first color, middle size,
+    not mirrored."""
     look = LOOKS[category]
     color = look.colors[0] if usual else rng.choice(look.colors)
     flip = not usual and look.mirror and rng.random() < 0.5
-    sizes = (USUAL_SIZE, USUAL_SIZE) if usual else (MIN_SIZE, MAX_SIZE)
-    for attempt in range(60):  # in the second half only small objects
-        size = rng.randint(*(sizes if attempt < 30 else (MIN_SIZE, MIN_SIZE + 2)))
-        right, bottom = ((SIZE - side) * SUPERSAMPLE for side in look.extent(size))  # limits, enlarged pixels
+    smallest, largest = (USUAL_SIZE, USUAL_SIZE) if usual else (MIN_SIZE, MAX_SIZE)
+    for attempt in range(60):
+        if attempt == 30:  # from here on only small objects
+            smallest, largest = MIN_SIZE, MIN_SIZE + 2
+        size = rng.randint(smallest, largest)
+        right, bottom = ((SIZE - side) * SUPERSAMPLE for side in look.scaled(size))  # limits, enlarged pixels
         x = rng.randint(0, right)
         # Airborne objects are mostly high and the others mostly low, but any height may occur.
         low, high = (0.0, 0.7) if look.airborne else (0.25, 1.0)  # fractions of `bottom`, from the top
@@ -337,43 +344,43 @@ def place(rng: random.Random, category: str, others: Collection[Item], usual: bo
     return None
 
 
-def sample_scene(rng: random.Random, objects: int, categories: Collection[str] = CATEGORIES) -> Scene:
-    """A scene of so many objects, fewer without room; a category may occur twice."""
-    kind, seed = rng.choice(tuple(BACKGROUNDS)), rng.randrange(200)
-    pool, items = tuple(categories), list[Item]()
-    for _ in range(objects):
-        category = items[-1].category if items and rng.random() < 0.12 else rng.choice(pool)
+def sample_scene(rng: random.Random, count: int, categories: Sequence[str] = CATEGORIES) -> Scene:
+    """A scene of `count` objects, or fewer if there is no room; a category may occur twice."""
+    background, seed = rng.choice(tuple(BACKGROUNDS)), rng.randrange(200)
+    items: list[Item] = []
+    for _ in range(count):
+        category = items[-1].category if items and rng.random() < 0.12 else rng.choice(categories)
         item = place(rng, category, items)
         if item is not None:
             items.append(item)
-    return Scene(kind, seed, tuple(items))
+    return Scene(background, seed, tuple(items))
 
 
 def render(scene: Scene, style: str = PLAIN) -> np.ndarray:
     """The scene as (64, 64, 3) uint8 RGB, in `PLAIN` or `SKETCH`."""
-    canvas = background(scene.background, scene.background_seed, style).copy()
+    canvas = draw_background(scene.background, scene.background_seed, style).copy()
     for item in scene.items:
-        drawing = item.layer(style)
+        drawing = item.draw(style)
         canvas.paste(drawing, item.corner, drawing)
     return np.asarray(canvas.reduce(SUPERSAMPLE))
 
 
 def box(item: Item, style: str = PLAIN) -> tuple[float, float, float, float]:
     """Tight x0, y0, x1, y1 around the visible object in scene pixels, exact to a quarter of a pixel."""
-    bounds: Any = item.layer(style).getchannel("A").getbbox()  # in enlarged pixels of the layer
+    bounds: Any = item.draw(style).getchannel("A").getbbox()  # within the drawing, in enlarged pixels
     x0, y0, x1, y1 = (bound / SUPERSAMPLE for bound in bounds)
     return item.x + x0, item.y + y0, item.x + x1, item.y + y1
 
 
 # --- Worlds -------------------------------------------------------------------------------------------------
-
 #: Objects that no sentence of fine-tuning names; all models know them from affirmative sentences.
 HELD_OUT = ("bus", "cup", "laptop", "sheep", "umbrella")
-ALL = "all"  # wordings of negative sentences
-TAUGHT = "taught"  # those that fine-tuning may use
-UNSEEN = "held-out"  # not in fine-tuning; their denying words ("no", "not", "without") are
-NEGATOR = "negator"  # with a denying word that is not in fine-tuning
-VARIED = "varied"  # for training: more than the taught ones, none held out
+# Wordings: sets of patterns of negative sentences (`data.NEGATIVES`, `sentences.ASKED`).
+ALL = "all"
+TAUGHT = "taught"  # patterns that fine-tuning may use
+UNSEEN = "held-out"  # patterns that it may not; it has their denying words: "no", "not", "without"
+NEGATOR = "negator"  # patterns with a denying word that fine-tuning does not have
+VARIED = "varied"  # for training: more patterns than the taught ones, none held out
 
 
 @dataclass(frozen=True)
@@ -383,28 +390,29 @@ class World:
     name: str
     pool: tuple[str, ...] = CATEGORIES  # objects of its scenes; a repeated one is more frequent
     named: frozenset[str] = frozenset(CATEGORIES)  # objects that sentences deny or ask for
-    wording: str = ALL
+    wording: str = ALL  # see above
     style: str = PLAIN
 
 
 _OBJECTS = tuple(category for category in CATEGORIES if category not in HELD_OUT)
-_OLD_OBJECTS = _OBJECTS, frozenset(_OBJECTS)  # (pool, named)
-# About half of the objects in a scene are held out, so that most scenes have one that can be asked about.
-_NEW_OBJECTS = _OBJECTS + HELD_OUT * 5, frozenset(HELD_OUT)
 NANO = World("nano")
+_OLD = World("nano:taught", pool=_OBJECTS, named=frozenset(_OBJECTS), wording=TAUGHT)
+# About half of the objects in a scene are held out, so that most scenes have one that can be asked about.
+_NEW_POOL = _OBJECTS + HELD_OUT * 5
+_NEW = World("nano:objects", pool=_NEW_POOL, named=frozenset(HELD_OUT), wording=TAUGHT)
 _WORLDS = (
     NANO,
     World("nano:varied", wording=VARIED),
-    World("nano:taught", *_OLD_OBJECTS, TAUGHT),
-    World("nano:wording", *_OLD_OBJECTS, UNSEEN),
-    World("nano:negator", *_OLD_OBJECTS, NEGATOR),
-    World("nano:objects", *_NEW_OBJECTS, TAUGHT),
-    World("nano:style", *_OLD_OBJECTS, TAUGHT, SKETCH),
-    World("nano:unlike", *_NEW_OBJECTS, UNSEEN, SKETCH),
+    _OLD,
+    replace(_OLD, name="nano:wording", wording=UNSEEN),
+    replace(_OLD, name="nano:negator", wording=NEGATOR),
+    _NEW,
+    replace(_OLD, name="nano:style", style=SKETCH),
+    replace(_NEW, name="nano:unlike", wording=UNSEEN, style=SKETCH),
 )
 WORLDS: dict[str, World] = {world.name: world for world in _WORLDS}
 #: Names of the worlds that a study reports: the taught one, each aspect held out, three of them together.
-AXES = tuple(name for name, world in WORLDS.items() if world.wording not in (ALL, VARIED))
+AXES = tuple(world.name for world in _WORLDS if world.wording not in (ALL, VARIED))
 
 
 def is_nano(data: str) -> bool:
@@ -412,8 +420,8 @@ def is_nano(data: str) -> bool:
     return data == NANO.name or data.startswith(f"{NANO.name}:")
 
 
-def world(data: str) -> World:
+def find_world(name: str) -> World:
     """The world of a name. Raises UserError."""
-    if data not in WORLDS:
-        raise unknown("nano world", data, WORLDS)
-    return WORLDS[data]
+    if name not in WORLDS:
+        raise unknown("nano world", name, WORLDS)
+    return WORLDS[name]

@@ -11,7 +11,9 @@
 The sentences are those of `nein.wording.families`; the first of a pair is true of the first scene. Pairs
 differ in the number of other things in both scenes, and in the number of denials above the sentence: 0 or 1,
 and 0 for "past", where it would not be clear what is denied. For editors (`iter_edits`) the first sentence is
-the instruction; of every thing it is known whether it must be gone afterwards.
+the instruction, and each thing of the scene has a mark: must it be gone after the edit?
+
+In this order: constructions, pairs and edits, drawing of their scenes, files.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from nein.engine.images import write_png
 from nein.nano.data import draw_once
@@ -29,10 +31,11 @@ from nein.nano.scenes import BACKGROUNDS, CATEGORIES, LOOKS, Item, Scene, place,
 from nein.nano.sentences import write_captions
 from nein.wording.families import CONSTRUCTIONS, DENIES, THINGS, Named, add_article, write_twins
 
-OTHERS, DEPTHS = (0, 1, 2, 3), (0, 1)  # numbers of other things, of denials above
-Thing = tuple[str, str | None]  # a category and its color, None for any
+# --- constructions and their difficulty ------------------------------------------------------------------
+OTHERS = (0, 1, 2, 3)  # numbers of other things
+DEPTHS = (0, 1)  # numbers of denials above
 Cell = tuple[str, int, int]  # construction, other things, denials above
-#: Cells that the pairs take in turns.
+#: All combinations; the pairs take them in turns.
 CELLS: tuple[Cell, ...] = tuple(
     (construction, others, depth)
     for depth in DEPTHS
@@ -40,18 +43,14 @@ CELLS: tuple[Cell, ...] = tuple(
     for construction in CONSTRUCTIONS
     if not (depth and construction == "past")
 )
-DATA = "nano:scope"  # `--data` of the edits
-PAIRS_FILE = "scope.json"
-VERSION = 2  # of the drawings, in the name of the cache folder
 EACH = 10  # edits of every cell
-SAMPLES = EACH * len(CELLS)
-_ATTEMPTS = 200  # at drawing a thing of a color
+SAMPLES = EACH * len(CELLS)  # number of edits
 # Construction -> things of the first scene, of the second, of an editor's scene, and of one below a denial.
 # t: the thing; r, b: the thing in the first or second color; o: the other thing.
 #
-# In an editor's scene the things after "-" must go, so that the instruction is true afterwards; "Not all cups
+# In an editor's scene the things after "-" must go, so that the instruction is true afterwards. "Not all cups
 # are red." and "There is a cup that is not blue." are true already. Below a denial the instruction says that
-# the twin is not true. "There is a dog but no cup." is not true of a cup and a dog, so nothing must go;
+# the twin is not true. "There is a dog but no cup." is not true of a cup and a dog, so nothing must go.
 # "There is a cup that is blue." is true of a red and a blue cup, so the blue one must go.
 _THINGS = {
     "except_one": ("r", "rb", "r-b", "r-b"),
@@ -63,12 +62,13 @@ _THINGS = {
 }
 
 
+# --- pairs and edits -------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Pair:
-    """Two sentences about `named`; the k-th is true of scenes[k] only."""
+    """Two scenes, and what the two sentences about them name; the k-th sentence is true of scenes[k] only."""
 
     construction: str
-    named: Named
+    named: Named  # the words of the sentences
     others: int  # other things in both scenes
     depth: int  # denials above the sentences
     scenes: tuple[Scene, ...]
@@ -76,7 +76,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Edit(Pair):
-    """The first sentence as an instruction for an editor; `scenes` has the scene before the edit alone."""
+    """The first sentence as an instruction for an editor; `scenes` has one scene, that before the edit."""
 
     @property
     def scene(self) -> Scene:
@@ -85,9 +85,9 @@ class Edit(Pair):
 
     @property
     def stays(self) -> tuple[bool, ...]:
-        """Whether each thing of the scene stays."""
-        _, _, *letters = _THINGS[self.construction]  # of the editor's scene, by depth
-        staying, _, gone = letters[self.depth].partition("-")
+        """Whether each thing of the scene stays: the other things come first, those that must go last."""
+        letters = _THINGS[self.construction][2 + self.depth]
+        staying, _, gone = letters.partition("-")
         return (True,) * (self.others + len(staying)) + (False,) * len(gone)
 
     @property
@@ -106,7 +106,7 @@ class Edit(Pair):
 
 def iter_pairs(split: str, count: int) -> Iterator[Pair]:
     """Yield `count` pairs, the cells in turns."""
-    return (Pair(*facts) for facts in _draw_fields(split, count, "scope", CELLS))
+    return _iter_drawn(Pair, split, count, CELLS)
 
 
 def iter_edits(split: str, count: int) -> Iterator[Edit]:
@@ -114,50 +114,64 @@ def iter_edits(split: str, count: int) -> Iterator[Edit]:
     cells: list[Cell] = []
     for depth in DEPTHS:
         cells += [cell for cell in CELLS if cell[2] == depth] * EACH
-    return (Edit(*facts) for facts in _draw_fields(split, count, "scope edits", cells))
+    return _iter_drawn(Edit, split, count, cells)
 
 
-def _draw_fields(split: str, count: int, purpose: str, cells: Sequence[Cell]) -> Iterator[tuple[Any, ...]]:
-    """Yield the fields of `count` pairs ("scope") or edits ("scope edits"), the cells in turns."""
+PairType = TypeVar("PairType", bound=Pair)
+
+
+def _iter_drawn(kind: type[PairType], split: str, count: int, cells: Sequence[Cell]) -> Iterator[PairType]:
+    """Yield `count` pairs or edits, the cells in turns."""
     total = index = 0
     while total < count:
-        rng = rng_for(split, index, purpose)
+        rng = rng_for(split, index, "scope edits" if kind is Edit else "scope")
         construction, others, depth = cells[total % len(cells)]
         index += 1
         thing = rng.choice([name for name in THINGS if len(LOOKS[name].colors) > 1])
         other = rng.choice([name for name in THINGS if name != thing])
-        named = Named(thing, other, *rng.sample(LOOKS[thing].colors, 2))
-        first, second, *edit = _THINGS[construction]
-        scenes = _draw_scenes(rng, named, others, (first, second) if purpose == "scope" else (edit[depth],))
-        if scenes is not None:
+        color, second = rng.sample(LOOKS[thing].colors, 2)
+        named = Named(thing, other, color, second)
+        letters = _THINGS[construction]
+        groups = (letters[2 + depth],) if kind is Edit else letters[:2]
+        scenes = _draw_scenes(rng, named, others, groups)
+        if scenes is not None:  # else the cell is tried again with the next index
             total += 1
-            yield construction, named, others, depth, scenes
+            yield kind(construction, named, others, depth, scenes)
+
+
+# --- drawing of scenes -----------------------------------------------------------------------------------
+Items = tuple[Item, ...]
+Thing = tuple[str, str | None]  # a category and its color; None: any color
+_ATTEMPTS = 200  # at drawing a thing of a color
 
 
 def _draw_scenes(
-    rng: random.Random, named: Named, others: int, letter_groups: Sequence[str]
+    rng: random.Random, named: Named, others: int, groups: Sequence[str]
 ) -> tuple[Scene, ...] | None:
-    """A scene for each group of letters of `_THINGS`, else alike; None without room."""
+    """A scene for each group of letters of `_THINGS`, all with the same background and the same `others`
+    other things; None without room."""
     background, seed = rng.choice(tuple(BACKGROUNDS)), rng.randrange(200)
-    things: dict[str, Thing] = {"t": (named.thing, None), "o": (named.other, None)}
-    things |= {"r": (named.thing, named.color), "b": (named.thing, named.second)}
+    things: dict[str, Thing] = {
+        "t": (named.thing, None),
+        "o": (named.other, None),
+        "r": (named.thing, named.color),
+        "b": (named.thing, named.second),
+    }
     names = rng.sample([name for name in CATEGORIES if name not in (named.thing, named.other)], others)
-    around = _add_things(rng, [(name, None) for name in names], ())
+    shared = _add_things(rng, [(name, None) for name in names], ())
+    if shared is None:
+        return None
     scenes = []
-    for letters in letter_groups:
-        group = [things[letter] for letter in letters.replace("-", "")]
-        items = None if around is None else _add_things(rng, group, around)
+    for letters in groups:
+        items = _add_things(rng, [things[letter] for letter in letters.replace("-", "")], shared)
         if items is None:
             return None
         scenes.append(Scene(background, seed, items))
     return tuple(scenes)
 
 
-Items = tuple[Item, ...]
-
-
 def _add_things(rng: random.Random, things: Sequence[Thing], items: Items) -> Items | None:
-    """The items and further ones of the given categories and colors; None without room."""
+    """`items`, followed by an item for each of `things`; None without room."""
     for category, color in things:
         for _ in range(_ATTEMPTS):
             item = place(rng, category, items)
@@ -165,10 +179,16 @@ def _add_things(rng: random.Random, things: Sequence[Thing], items: Items) -> It
                 return None
             if color in (None, item.color):
                 break
-        else:
+        else:  # no try gave the color
             return None
         items = (*items, item)
     return items
+
+
+# --- files -----------------------------------------------------------------------------------------------
+DATA = "nano:scope"  # `--data` of the edits
+PAIRS_FILE = "scope.json"
+VERSION = 2  # of the drawings, in the name of the cache folder
 
 
 def ensure_pairs(split: str, count: int) -> Path:
@@ -177,40 +197,40 @@ def ensure_pairs(split: str, count: int) -> Path:
     return draw_once(name, lambda draft: write_pairs(draft, split, count), proof=PAIRS_FILE)
 
 
-def ensure(split: str) -> Path:
+def ensure_edits(split: str) -> Path:
     """The folder of the edits in NeIn's layout, drawn on first use."""
     name = f"nano-scope-{split}-{SAMPLES}-{VERSION}"
-    return draw_once(name, lambda draft: write(draft, split, SAMPLES), proof=f"{split}.json")
+    return draw_once(name, lambda draft: write_edits(draft, split, SAMPLES), proof=f"{split}.json")
 
 
 def write_pairs(root: Path, split: str, count: int) -> None:
-    """Write `scope.json` and images/: caption k is true of image k; denies_k: it has a denying word."""
+    """Write `scope.json` and images/. caption_k is true of image_k only; denies_k: it has a denying word."""
     rows = []
     for number, pair in enumerate(iter_pairs(split, count)):
-        texts = write_twins(pair.construction, pair.named, pair.depth)
+        captions = write_twins(pair.construction, pair.named, pair.depth)
         row: dict[str, str | int | bool] = {}
-        for k, (scene, text) in enumerate(zip(pair.scenes, texts, strict=True)):
-            row[f"image_{k}"] = f"images/{number:05d}_{k}.png"
-            row[f"caption_{k}"] = text
-            row[f"denies_{k}"] = bool(pair.depth) or DENIES[pair.construction][k]
-            write_png(root / f"images/{number:05d}_{k}.png", render(scene))
+        for k, (scene, caption) in enumerate(zip(pair.scenes, captions, strict=True)):
+            image = f"images/{number:05d}_{k}.png"
+            row |= {f"image_{k}": image, f"caption_{k}": caption}
+            row[f"denies_{k}"] = pair.depth > 0 or DENIES[pair.construction][k]
+            write_png(root / image, render(scene))
         rows.append({**row, "construction": pair.construction, "others": pair.others, "depth": pair.depth})
     _write_last(root / PAIRS_FILE, rows)
 
 
-def write(root: Path, split: str, count: int) -> None:
-    """Write `count` edits in NeIn's layout, with {family, object, others, depth, things: [{name, stays,
-    without}]}: without_<split>/<without>.png is the sample without the thing."""
+def write_edits(root: Path, split: str, count: int) -> None:
+    """Write `count` edits in NeIn's layout. Rows have further keys: family, object, others, depth, things.
+    A thing is {name, stays, without}; without_<split>/<without>.png is the sample without it."""
     targets, samples, without = (root / f"{name}_{split}" for name in ("coco_for", "nein", "without"))
     records = []
     for number, edit in enumerate(iter_edits(split, count), start=1):
-        source, sample = f"COCO_{number:012d}", f"NeIn_{number:012d}_1"
+        source, sample = f"COCO_{number:012d}", f"NeIn_{number:012d}_1"  # stems of image files
         write_png(targets / f"{source}.png", render(edit.target))
         write_png(samples / f"{sample}.png", render(edit.scene))
         things = []
         for k, (item, stays) in enumerate(zip(edit.scene.items, edit.stays, strict=True)):
-            remaining = (*edit.scene.items[:k], *edit.scene.items[k + 1 :])
-            write_png(without / f"{sample}_{k}.png", render(replace(edit.scene, items=remaining)))
+            rest = (*edit.scene.items[:k], *edit.scene.items[k + 1 :])
+            write_png(without / f"{sample}_{k}.png", render(replace(edit.scene, items=rest)))
             name = f"{item.color} {item.category}"
             things.append({"name": name, "stays": stays, "without": f"{sample}_{k}"})
         record = {
@@ -220,8 +240,8 @@ def write(root: Path, split: str, count: int) -> None:
             "T_generated": f"Add {add_article(edit.object)}.",
             "NeIn": sample,
         }
-        facts = {"family": edit.construction, "object": edit.object, "others": edit.others}
-        records.append({**record, **facts, "depth": edit.depth, "things": things})
+        further = {"family": edit.construction, "object": edit.object, "others": edit.others}
+        records.append({**record, **further, "depth": edit.depth, "things": things})
     _write_last(root / f"{split}.json", records)
 
 

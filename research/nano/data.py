@@ -90,7 +90,7 @@ def _to_chw(images: list[np.ndarray]) -> np.ndarray:
 def mask(item: Item) -> np.ndarray:
     """(64, 64) bool: pixels of which the object covers at least half."""
     canvas = Image.new("L", (SIZE * SUPERSAMPLE, SIZE * SUPERSAMPLE))
-    canvas.paste(item.layer().getchannel("A"), item.corner)
+    canvas.paste(item.draw().getchannel("A"), item.corner)
     return np.asarray(canvas.reduce(SUPERSAMPLE)) >= 128
 
 

@@ -18,7 +18,7 @@ SOURCES = 12
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return data.ensure("val", SOURCES, tmp_path_factory.mktemp("nano"))
+    return data.ensure_data_set("val", SOURCES, tmp_path_factory.mktemp("nano"))
 
 
 @pytest.fixture(scope="module")
@@ -89,9 +89,9 @@ def test_coco_boxes_are_inside_the_picture_with_their_area_and_valid_ids(folder)
 
 
 def test_other_splits_counts_and_code_get_folders_of_their_own(tmp_path, monkeypatch):
-    a, b, dev = (data.ensure(*of, tmp_path) for of in (("val", 2), ("val", 3), ("dev", 3)))
+    a, b, dev = (data.ensure_data_set(*of, tmp_path) for of in (("val", 2), ("val", 3), ("dev", 3)))
     monkeypatch.setattr(data, "world_version", lambda: "0123456789")
-    c = data.ensure("val", 2, tmp_path)
+    c = data.ensure_data_set("val", 2, tmp_path)
     assert len({a, b, c, dev}) == 4
     assert c.name.endswith("0123456789")
     assert {p.name for p in dev.iterdir()} >= {"dev.json", "coco_for_dev", "nein_dev"}
@@ -110,10 +110,10 @@ def test_nothing_half_written_is_left_when_drawing_fails(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Image.Image, "save", failing)
     with pytest.raises(KeyboardInterrupt):
-        data.ensure("val", 4, tmp_path)
+        data.ensure_data_set("val", 4, tmp_path)
     assert list(tmp_path.iterdir()) == []
     monkeypatch.undo()
-    assert (data.ensure("val", 4, tmp_path) / "val.json").exists()
+    assert (data.ensure_data_set("val", 4, tmp_path) / "val.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -122,5 +122,5 @@ def test_nothing_half_written_is_left_when_drawing_fails(tmp_path, monkeypatch):
 )
 def test_an_unknown_split_and_a_count_below_one_are_named(split, sources, said, tmp_path):
     with pytest.raises(ValueError, match=said):
-        data.ensure(split, sources, tmp_path)
+        data.ensure_data_set(split, sources, tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -87,7 +87,7 @@ def test_edits_are_as_difficult_as_pairs_and_those_without_a_denial_above_come_f
 
 
 def test_edits_are_a_data_set_in_neins_layout_whose_things_are_known(tmp_path):
-    scope.write(tmp_path, "val", 6)
+    scope.write_edits(tmp_path, "val", 6)
     data = loading.load(str(tmp_path))
     assert [sample.family for sample in data.samples] == list(CONSTRUCTIONS)
     first = data.samples[0]
@@ -108,7 +108,7 @@ def test_edits_are_a_data_set_in_neins_layout_whose_things_are_known(tmp_path):
 def test_data_of_another_name_or_without_things_are_one_sentence(tmp_path):
     with pytest.raises(UserError, match="'nano:scope-xx'"):
         loading.load("nano:scope-xx")
-    scope.write(tmp_path, "val", 1)
+    scope.write_edits(tmp_path, "val", 1)
     file = tmp_path / "val.json"
     (record,) = json.loads(file.read_text(encoding="utf-8"))
     record["things"][0]["stays"] = "yes"

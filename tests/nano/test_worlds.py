@@ -105,10 +105,10 @@ def test_editors_are_told_about_the_objects_of_a_world_in_its_wording(name):
     world = WORLDS[name]
     samples = list(data.iter_samples("val", 25, world))
     assert {s.object for s in samples} <= world.named
-    sentences = {data.fill_wording(text, s.object) for s in samples for text in data.NEGATIVES[world.wording]}
+    sentences = {data.fill_pattern(text, s.object) for s in samples for text in data.NEGATIVES[world.wording]}
     assert {s.negative for s in samples} <= sentences
     assert all(s.object not in s.source.categories for s in samples)
-    taught = {data.fill_wording(text, s.object) for s in samples for text in data.NEGATIVES["taught"]}
+    taught = {data.fill_pattern(text, s.object) for s in samples for text in data.NEGATIVES["taught"]}
     assert ({s.negative for s in samples} <= taught) == (world.wording == "taught")
 
 

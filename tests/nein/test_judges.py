@@ -32,7 +32,7 @@ SOURCES = 36
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    return nano_data.ensure("val", SOURCES, tmp_path_factory.mktemp("nano"))
+    return nano_data.ensure_data_set("val", SOURCES, tmp_path_factory.mktemp("nano"))
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from nein.engine.machine import Processes
 from nein.loading.digests import json_digest
 from nein.loading.errors import UserError
 from nein.nano.data import world_version
-from nein.nano.scenes import is_nano, world
+from nein.nano.scenes import find_world, is_nano
 from nein.train.clip_finetuning.options import ClipConfig
 from nein.train.features import FeatureFiles, Passes, list_positions, read_sizes, stamp_files
 
@@ -64,13 +64,13 @@ def load(config: ClipConfig) -> Corpus:
     rows_skipped = 0
     # Read or draw the records.
     if is_nano(config.captions):
-        world_name = world(config.captions)
-        captions = drawn.draw_negcap("train", scenes, seed, world_name, wordings, config.original_captions)
+        world = find_world(config.captions)
+        captions = drawn.draw_negcap("train", scenes, seed, world, wordings, config.original_captions)
     else:
         captions, rows_skipped = read_captions(config)
     if is_nano(config.questions):
-        world_name = world(config.questions)
-        questions = drawn.draw_negmcq("train", scenes, seed, world_name, wordings, config.caption_questions)
+        world = find_world(config.questions)
+        questions = drawn.draw_negmcq("train", scenes, seed, world, wordings, config.caption_questions)
     else:
         questions = official.read_questions(Path(config.questions))
     captions, questions = captions[: config.limit], questions[: config.limit]

@@ -19,7 +19,7 @@ from nein.loading.digests import json_digest
 from nein.loading.errors import UserError, unknown
 from nein.loading.resize import r64
 from nein.nano import data as nano_data
-from nein.nano.scenes import is_nano, world
+from nein.nano.scenes import find_world, is_nano
 from nein.train.editor_finetuning.drawn import DrawnPair, draw_pairs
 from nein.train.editor_finetuning.options import TuneConfig
 from nein.train.features import read_sizes, stamp_files
@@ -110,7 +110,7 @@ def load(config: TuneConfig, *, check_images: bool = True) -> Pairs:
 
 def _read_dataset(config: TuneConfig) -> Dataset:
     if is_nano(config.data):
-        folder = nano_data.ensure(config.split, config.nano_sources, world=world(config.data))
+        folder = nano_data.ensure_data_set(config.split, config.nano_sources, world=find_world(config.data))
         return load_folder(folder, split=config.split)
     return read_samples(config.data, split=config.split, columns=config.columns)
 

@@ -183,7 +183,7 @@ def sample_pair(rng: random.Random, kind: str, usual: bool = False) -> Pair:
 def _replace_item(rng: random.Random, old: Item, category: str) -> Item:
     """An object of `category` with the center of `old`, moved inside the image."""
     look = LOOKS[category]
-    width, height = look.extent(old.size)
+    width, height = look.scaled(old.size)
     cx, cy = old.center
     x = min(max(0.0, cx - width / 2), SIZE - width)
     y = min(max(0.0, cy - height / 2), SIZE - height)

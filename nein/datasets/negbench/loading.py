@@ -19,8 +19,7 @@ from nein.datasets.negbench.records import ChoiceTask, RetrievalTask, Task
 from nein.datasets.negbench.registry import AFFIRMED, NANO, ROWS, Part, Row
 from nein.loading.errors import UserError, unknown
 from nein.loading.references import expand_user
-from nein.nano.scenes import is_nano
-from nein.nano.scenes import world as world_of
+from nein.nano.scenes import find_world, is_nano
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +139,7 @@ def _draw_dataset(name: str, data: str, scenes: int | None, split: str, seed: in
     from nein.nano import scope
 
     if name not in ROWS:
-        world = world_of(data)
+        world = find_world(data)
         tasks = drawn.make_tasks(split, scenes, seed, world)
         name = tasks[0].name.partition("/")[0]
         return DataSet(name, world.name, tuple(map(_interleave, tasks)), tasks[0].media)
@@ -150,7 +149,7 @@ def _draw_dataset(name: str, data: str, scenes: int | None, split: str, seed: in
             "--data FOLDER."
         )
     count = scenes or 300  # pairs of scenes
-    folder = nano_data.ensure(split, count) if name == "nein" else scope.ensure_pairs(split, count)
+    folder = nano_data.ensure_data_set(split, count) if name == "nein" else scope.ensure_pairs(split, count)
     dataset = _read_dataset(ROWS[name], _list_files(folder), {"": folder}, protocol)
     assert dataset is not None
     return replace(dataset, name=f"{NANO}-{name}")

@@ -22,7 +22,7 @@ def base(tmp_path_factory):
 @pytest.fixture(scope="session")
 def world(tmp_path_factory):
     """About 24 samples of six drawn scenes in the official layout, split "train"."""
-    return nano_data.ensure("train", 6, tmp_path_factory.mktemp("instruct-data"))
+    return nano_data.ensure_data_set("train", 6, tmp_path_factory.mktemp("instruct-data"))
 
 
 @pytest.fixture
