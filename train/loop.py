@@ -176,7 +176,7 @@ class Record:
         accelerator = self.session.accelerator
         if self.session.processes.is_main:
             if self.config.trackers and not accelerator.trackers:
-                options = tracking.plain(dataclasses.asdict(self.config))
+                options = tracking.select_plain(dataclasses.asdict(self.config))
                 accelerator.init_trackers(tracking.FOLDER, config=options)
             with (self._out / name).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")

@@ -26,11 +26,11 @@ Thumbnail = str | dict[str, str]  # an image as a data URI, or {"none": why ther
 
 
 class Cell(NamedTuple):
-    """The answer of one member."""
+    """The answer of one member, as a card shows it."""
 
     text: str
     aside: str = ""  # a fainter remark
-    mark: str = ""  # "right", "wrong" or "none"
+    mark: str = ""  # style of the cell: "right", "wrong", "none" (no answer), or "" for plain text
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Member:
     """A model, or a run of an editor."""
 
     label: str
-    names: Sequence[str] = ()  # lines below its image (default: the label)
-    peer: bool = True  # whether it counts in disagreements; not with another instruction, say
+    names: Sequence[str] = ()  # lines below its image; empty: the label
+    peer: bool = True  # whether it counts in disagreements: not if it had another instruction than the others
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,9 @@ class Measure:
     name: str
     title: str
     higher_is_better: bool = True
-    scale: float = 100.0  # values are shown times this,
-    digits: int = 1  # with so many digits after the point
-    badge: tuple[str, str, str] | None = (
-        None  # short name, words for 1 and 0: "VQA", "removed", "still there"
-    )
+    scale: float = 100.0  # values are shown times this
+    digits: int = 1  # after the point
+    badge: tuple[str, str, str] | None = None  # name, words for 1 and for 0: "VQA", "removed", "still there"
 
 
 @dataclass(frozen=True)
@@ -64,45 +62,44 @@ class CardReply:
     size: Sequence[int] = ()  # (width, height) of its image, in pixels
     boxes: Sequence[Sequence[Any]] = ()  # of a detector: (label, x0, y0, x1, y1), in pixels
     cells: Sequence[Cell] = ()  # on the card, below `Samples.heads`
-    line: str = ""  # in the dialog
-    rows: Sequence[
-        Sequence[Any]
-    ] = ()  # in the dialog, below `Samples.columns`: texts, or values for a script
+    line: str = ""  # in the dialog that a click on the card opens
+    rows: Sequence[Sequence[Any]] = ()  # there, below `Samples.columns`: texts, or values for a script
 
 
 @dataclass(frozen=True)
 class Card:
-    """A sample."""
+    """A sample, and the replies of all members to it."""
 
     id: str
     title: str
-    aside: str = ""
+    aside: str = ""  # a fainter line below the title
     facets: Mapping[str, Sequence[str]] = field(default_factory=dict)  # name -> entries, to filter samples
     # [member][measure]: a number, None (unscored), or words if the measure does not apply.
     values: Sequence[Sequence[float | str | None]] = ()
-    pictures: Sequence[tuple[str, Thumbnail]] = ()  # (name, image)
-    lines: Sequence[str] = ()
-    said: Sequence[CardReply | None] = ()  # of each member
+    pictures: Sequence[tuple[str, Thumbnail]] = ()  # of the sample: (name, image)
+    lines: Sequence[str] = ()  # further text in the dialog
+    said: Sequence[CardReply | None] = ()  # the reply of each member; None: it has none
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Settings of all samples of a page."""
+    """What all cards of a page have in common."""
 
     members: Sequence[Member]
     measures: Sequence[Measure]
-    chosen: str = ""  # the measure that is chosen at first
-    rivals: tuple[str, str, str] | None = None  # two measures that should agree; button: samples where not
-    spread: str = "Models disagree"  # button: samples where members disagree
+    chosen: str = ""  # name of the measure that is chosen at first; "": the first one
+    # Names of two measures that should agree, and the text of a button: the samples where they differ.
+    rivals: tuple[str, str, str] | None = None
+    spread: str = "Models disagree"  # text of a button that shows the samples where members disagree
     words: tuple[str, str, str] = ("samples", "Model", "Measure")  # for samples, a member, a measure
-    heads: Sequence[str] = ()  # of the cells of cards
-    columns: Sequence[str] = ()  # of the dialog's tables
-    page: int = 12  # cards per page
+    heads: Sequence[str] = ()  # titles of the cells of cards
+    columns: Sequence[str] = ()  # titles of the dialog's tables
+    page: int = 12  # cards that are shown at once
     boxes: bool = False  # whether replies have boxes, which are drawn on demand
 
 
 # --- the part of the page --------------------------------------------------------------------
-CHUNK = 32  # cards, about a megabyte
+CHUNK = 32  # cards per chunk, about a megabyte
 
 
 def make_browser(
@@ -115,14 +112,16 @@ def make_browser(
     budget: int = 0,
     scripts: Sequence[Path] = (),
 ) -> page.Part:
-    """The part of a page that shows samples. cards: in order; out: the page. None: no file for chunks."""
+    """The part of a page that shows samples. cards: gives them in order; out: file of the page (None: all
+    chunks are inside); budget: bytes of chunks inside; scripts: show the values of `CardReply.rows`."""
 
     def make_values() -> dict[str, Any]:
         index = list[Card]()  # filled while chunks are read
         chunks = _encode_chunks(cards(), index)
-        inside = (
-            page.write_chunks(out, chunks, budget) if out else [Markup(chunk.decode()) for chunk in chunks]
-        )
+        if out:
+            inside = page.write_chunks(out, chunks, budget)
+        else:
+            inside = [Markup(chunk.decode()) for chunk in chunks]
         facts = {
             **vars(samples),
             "chosen": samples.chosen or (samples.measures[0].name if samples.measures else ""),
@@ -141,9 +140,10 @@ def make_browser(
 
 
 def _encode_chunks(cards: Iterable[Card], index: list[Card]) -> Iterator[bytes]:
-    """Yields the details of `CHUNK` cards at a time, as JSON. index: gets every card without its details."""
-    coming = iter(cards)
-    while part := [*itertools.islice(coming, CHUNK)]:
+    """Yields the details of `CHUNK` cards at a time, as JSON. Appends every card without its details to
+    `index`."""
+    remaining = iter(cards)
+    while part := [*itertools.islice(remaining, CHUNK)]:
         index += [replace(card, pictures=(), lines=(), said=()) for card in part]
         details = []
         for card in part:
@@ -170,8 +170,8 @@ def _list_facets(cards: Sequence[Card]) -> list[dict[str, Any]]:
 
 def choose_ids(ids: Sequence[str], limit: int) -> list[str]:
     """At most `limit` ids, in order: those of smallest hash, so that a larger limit keeps them."""
-    chosen = set(sorted(ids, key=lambda identity: sample_seed(0, identity))[:limit])
-    return [identity for identity in ids if identity in chosen]
+    chosen = set(sorted(ids, key=lambda sample_id: sample_seed(0, sample_id))[:limit])
+    return [sample_id for sample_id in ids if sample_id in chosen]
 
 
 # --- thumbnails ------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def read_thumbnail(path: Path, side: int) -> Thumbnail:
     try:
         return _encode_uri(images.read_thumbnail(path, side))
     except images.ImageError as error:
-        return {"none": str(error).rpartition(": ")[2]}
+        return {"none": str(error).rpartition(": ")[2]}  # without the path
 
 
 def _encode_uri(data: bytes) -> str:
@@ -193,20 +193,20 @@ def _encode_uri(data: bytes) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
 
-_AHEAD = 64  # samples whose files are read in advance
+_AHEAD = 64  # samples whose files are read together
 
 
 def read_thumbnails(
     samples: Iterable[Sequence[str | dict[str, str]]], side: int
 ) -> Iterator[list[Thumbnail]]:
-    """Yields the thumbnails of every sample, in order; threads read the files. side 0: none. samples: of each
-    the paths of its images, or {"none": why there is none}."""
+    """Yields the thumbnails of every sample, in order; threads read the files. samples: for each, the paths
+    of its images, or {"none": why there is none}; side: pixels, or 0 for an empty list per sample."""
     if not side:
         yield from ([] for _ in samples)
         return
-    coming = iter(samples)
+    remaining = iter(samples)
     with ThreadPoolExecutor(machine.count_cores()) as pool:
-        while part := [*itertools.islice(coming, _AHEAD)]:
+        while part := [*itertools.islice(remaining, _AHEAD)]:
             paths = dict.fromkeys(path for sample in part for path in sample if isinstance(path, str))
             read = pool.map(lambda path: read_thumbnail(Path(path), side), paths)
             thumbnails = dict(zip(paths, read, strict=True))

@@ -17,12 +17,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 from PIL import Image
 
-from nein.reporting.plots import KINDS
+from nein.reporting.plots import FILE_KINDS
 
 GREEN, RED, GREY, INK, FAINT = "#1b7f3b", "#b3261e", "#6b7280", "#111827", "#e5e7eb"
 PANEL, MARKED = "#f3f4f6", "#fdf0c8"  # behind a message, behind a highlighted row or column
-MARGIN, GAP = 24, 14  # pixels around the sheet and between cells
-_LETTER, _LINE = 0.62, 1.4  # mean width of a letter and height of a line, in font sizes
+MARGIN, GAP = 24, 14  # pixels: around the grid, between cells
+_LETTER, _LINE = 0.62, 1.4  # mean width of a letter, height of a line; in font sizes
 #: Text stays text in SVG and PDF. Verdana has the widths of DejaVu, for readers without it.
 _STYLE: Any = {"svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "nein", "text.parse_math": False}
 _STYLE |= {"text.hinting": "none", "font.sans-serif": ["DejaVu Sans", "Verdana", "sans-serif"]}
@@ -30,28 +30,30 @@ _STYLE |= {"text.hinting": "none", "font.sans-serif": ["DejaVu Sans", "Verdana",
 
 @dataclass(frozen=True)
 class Badge:
+    """A colored text below an image."""
+
     text: str
     color: str
 
 
 @dataclass(frozen=True)
 class Cell:
-    """An image, (H, W, 3) uint8, or a message of color `color`; badges go below."""
+    """An image or a message, with badges below it."""
 
-    image: np.ndarray | None
+    image: np.ndarray | None  # (H, W, 3) uint8; None: the message
     message: str = ""
     badges: Sequence[Badge] = ()
-    color: str = GREY
+    color: str = GREY  # of the message
 
 
 @dataclass(frozen=True)
 class Row:
-    """A title (several lines with "\\n"), a fainter subtitle, and a cell per column; marked: highlighted."""
+    """A row of the grid, below its title."""
 
-    title: str
-    subtitle: str
-    cells: Sequence[Cell]
-    marked: bool = False
+    title: str  # its lines are separated by "\n"
+    subtitle: str  # fainter
+    cells: Sequence[Cell]  # one per column
+    marked: bool = False  # highlighted
 
 
 def draw(
@@ -65,25 +67,26 @@ def draw(
     """Draws rows of cells of `size` pixels below column heads; returns the file of `kind` ("png", "pdf",
     "svg"). marked: highlighted columns."""
     with matplotlib.rc_context(_STYLE):
-        sheet = _Sheet(len(columns), size, kind)
-        sheet.draw_heads(columns, marked)
+        grid = _Grid(len(columns), size, kind)
+        grid.draw_heads(columns, marked)
         for row in rows:
-            sheet.draw_row(row)
+            grid.draw_row(row)
         for column in marked:
-            sheet.highlight(sheet.lefts[column] - GAP / 2, MARGIN / 2, size + GAP, sheet.top)
-        return sheet.encode()
+            grid.highlight(grid.lefts[column] - GAP / 2, MARGIN / 2, size + GAP, grid.top)
+        return grid.encode()
 
 
-class _Sheet:
+class _Grid:
     """A canvas that is filled from top to bottom; positions are pixels from the upper left."""
 
     def __init__(self, columns: int, size: int, kind: str) -> None:
         self.size, self.kind = size, kind
-        self.inner = columns * size + (columns - 1) * GAP
+        self.inner = columns * size + (columns - 1) * GAP  # width without margins
         self.lefts = [MARGIN + column * (size + GAP) for column in range(columns)]
         self.top = MARGIN  # where the next row begins
-        scale = max(size / 192, 0.6)  # font sizes are for cells of 192 pixels
-        self.head, self.body, self.small = (round(points * scale) for points in (16, 14.5, 12))
+        # Font sizes are for cells of 192 pixels; at 72 dpi, a point is a pixel.
+        scale = max(size / 192, 0.6)
+        self.head, self.body, self.small = round(16 * scale), round(14.5 * scale), round(12 * scale)
         self.canvas = Figure(dpi=72, facecolor="white")
         self.axes = self.canvas.add_axes((0, 0, 1, 1))
         self.axes.set_axis_off()
@@ -96,14 +99,14 @@ class _Sheet:
         self.top += max(name.count("\n") + 1 for name in names) * _line_height(self.head)
 
     def draw_row(self, row: Row) -> None:
-        start, line_height = self.top, _line_height(self.small)
+        start = self.top
+        line_height = _line_height(self.small)
         # A line above the row, its title and its subtitle.
         self.draw_box(MARGIN, start + GAP // 2 - 1, self.inner, 2, facecolor=FAINT)
         lines = _wrap(row.title, self.body, self.inner)
-        title = self.draw_text(MARGIN, start + GAP, lines, self.body)
+        top = start + GAP + self.draw_text(MARGIN, start + GAP, lines, self.body)
         lines = [_shorten(row.subtitle, self.small, self.inner)] if row.subtitle else []
-        subtitle = self.draw_text(MARGIN, start + GAP + title, lines, self.small, color=GREY)
-        top = start + GAP + title + subtitle + 6
+        top += self.draw_text(MARGIN, top, lines, self.small, color=GREY) + 6
         # Cells: an image or a message, then badges below it.
         images = [cell.image for cell in row.cells if cell.image is not None]
         height = max((_fit_size(image, self.size)[1] for image in images), default=self.size)
@@ -127,7 +130,7 @@ class _Sheet:
             self.highlight(MARGIN / 2, start + GAP / 2, self.inner + MARGIN, self.top - GAP - start)
 
     def draw_text(self, x: float, y: float, lines: Sequence[str], points: int, **style: Any) -> int:
-        """Draws lines of text of font size `points` downward from y; returns their height."""
+        """Draws lines of text of font size `points` downward from y; returns their height in pixels."""
         for number, line in enumerate(lines):
             baseline = y + points + number * _line_height(points)
             self.axes.text(x, baseline, line, **{"fontsize": points, "color": INK, **style})
@@ -148,11 +151,12 @@ class _Sheet:
         self.axes.imshow(image, extent=(x, x + width, y + height, y), interpolation="none", aspect="auto")
 
     def encode(self) -> bytes:
+        """The file of the canvas, cut below the last row."""
         width, height = self.inner + 2 * MARGIN, self.top + MARGIN
         self.canvas.set_size_inches(width / 72, height / 72)
         self.axes.set(xlim=(0, width), ylim=(height, 0))
         buffer = io.BytesIO()
-        self.canvas.savefig(buffer, format=self.kind, dpi=72, metadata={KINDS[self.kind]: None})
+        self.canvas.savefig(buffer, format=self.kind, dpi=72, metadata={FILE_KINDS[self.kind]: None})
         return buffer.getvalue()
 
 
@@ -171,6 +175,7 @@ def _wrap(text: str, points: int, width: float) -> list[str]:
 
 
 def _shorten(text: str, points: int, width: float) -> str:
+    """The text in one line of `width` pixels, its end replaced by "..." if it does not fit."""
     count = _count_letters(points, width)
     return text if len(text) <= count else f"{text[: count - 3]}..."
 

@@ -3,14 +3,15 @@
 Parts: rows; frames of them; queries; figures.csv. The columns:
 
 benchmark, model, task, metric, variant   Its dimensions; a benchmark adds its own (category, kind).
-n, unscored           Numbers of samples with a value, and without one, which never count as 0.
-value, low, high      The estimate and its 95 % interval, in the unit of the data, not scaled.
+n, unscored           Number of samples with a value; and without one, which never count as 0.
+value, low, high      The estimate and its 95 % interval, in the unit of the data: a share is 0.5, not 50.
 standard_error, clusters   See `nein.statistics.Estimate`.
-p, p_holm, ...        Tests of a difference (`TESTS`).
-unit                  Its form in tables (`UNITS`).
+p, p_least, detectable, needed   Test of a difference: see `nein.statistics.estimates.PairedTest`.
+p_holm                p, corrected for the number of tests.
+unit                  How tables show it: a key of `UNITS`.
 reasons               Why samples are unscored: JSON, reason -> number.
 
-Missing text is "", a missing number NaN. A gap and its ratio are two rows.
+Missing text is "", a missing number NaN.
 """
 
 from __future__ import annotations
@@ -39,21 +40,21 @@ NUMBERS = (*ESTIMATE, *TESTS, *COUNTS)
 
 
 class Unit(NamedTuple):
-    """Values are shown times `scale`, with `digits` after the point."""
+    """How values are shown: times `scale`, with `digits` after the point."""
 
     scale: float
     digits: int
 
 
-#: "%": per cent of a share; "points": a difference of shares; "": a number as it is; "count": whole.
+#: "%": a share, as per cent; "points": a difference of shares; "": any other number; "count": a whole number.
 UNITS = {"%": Unit(100.0, 1), "points": Unit(100.0, 1), "": Unit(1.0, 2), "count": Unit(1.0, 0)}
-#: A row of the frame as plain values: None where there is no number.
+#: A row of the frame, as column -> value: None for a missing number.
 Figure = dict[str, Any]
 
 
 # --- rows ------------------------------------------------------------------------------------
 def figure(estimate: Estimate | None, *, unit: str, unscored: int = 0, **labels: Any) -> Figure:
-    """A row of an estimate; None: nothing was scored. labels: dimensions, `reasons`, tests."""
+    """A row of an estimate; None: nothing was scored. labels: its other columns."""
     numbers = asdict(estimate) if estimate else {**dict.fromkeys(ESTIMATE), "n": 0, "clusters": 0}
     return {**labels, **numbers, "unscored": unscored, "unit": unit}
 
@@ -64,7 +65,7 @@ def number(value: float | None, *, unit: str, n: int | None = None, **labels: An
 
 
 def gap(affirmed: float | None, negated: float | None, difference: Figure, **labels: Any) -> Iterator[Figure]:
-    """Three rows of a negation gap: statistic "affirmed", "negated" (shares), "gap" (their difference)."""
+    """The rows of a negation gap: statistic "affirmed", "negated" (shares), "gap" (their difference)."""
     for statistic, value in (("affirmed", affirmed), ("negated", negated)):
         yield {**labels, "statistic": statistic, "value": value, "n": difference.get("n"), "unit": "%"}
     numbers = {name: difference.get(name) for name in (*ESTIMATE, "n", "unscored")}
@@ -78,26 +79,26 @@ def read_reasons(row: Figure) -> dict[str, int]:
 
 # --- frames ----------------------------------------------------------------------------------
 def frame(rows: Iterable[Mapping[str, Any]], **labels: Any) -> pd.DataFrame:
-    """The rows as a frame with ordered, typed columns. labels: entries of all rows."""
+    """The rows as a frame with ordered, typed columns. labels: columns with one entry for all rows."""
     return _tidy(pd.DataFrame([{**row, **labels} for row in rows], dtype=object))
 
 
 def concat(frames: Iterable[pd.DataFrame], **labels: Any) -> pd.DataFrame:
-    """The frames in one, with columns empty where a frame lacks them. labels: as of `with_columns`."""
+    """The frames in one; a column that one of them lacks is empty there. labels: as in `with_columns`."""
     parts = [frame.astype(object) for frame in frames if len(frame)]
     return _tidy((pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()).assign(**labels))
 
 
 def with_columns(figures: pd.DataFrame, **labels: Any) -> pd.DataFrame:
-    """The estimates with further columns: an entry for all rows (`model="ip2p"`), or for each."""
+    """The estimates with further columns: one entry for all rows (`model="ip2p"`), or one per row."""
     return _tidy(figures.assign(**labels))
 
 
 def _tidy(figures: pd.DataFrame) -> pd.DataFrame:
-    """Columns in order: dimensions, then numbers. Counts are Int64 if all are whole."""
+    """The columns in order and of one type each: text, float64, or Int64 for counts that are all whole."""
     dimensions = [name for name in figures if name not in (*LEADING, *TRAILING)]
-    needed = ("metric", "n", "unscored", *ESTIMATE, "clusters", "unit")
-    order = [name for name in (*LEADING, *dimensions, *TRAILING) if name in figures or name in needed]
+    required = ("metric", "n", "unscored", *ESTIMATE, "clusters", "unit")
+    order = [name for name in (*LEADING, *dimensions, *TRAILING) if name in figures or name in required]
     columns: dict[str, Any] = {}
     for name, column in figures.reindex(columns=order).items():
         if name not in NUMBERS:
@@ -128,10 +129,10 @@ def select(figures: pd.DataFrame, **entries: Any) -> pd.DataFrame:
 
 def matches(figure: Figure, **entries: Any) -> bool:
     """Whether `select` would take this row."""
-    allowed = {
-        name: entry if isinstance(entry, tuple | list) else (entry,) for name, entry in entries.items()
-    }
-    return all(figure.get(name, "") in members for name, members in allowed.items())
+    for name, entry in entries.items():
+        if figure.get(name, "") not in (entry if isinstance(entry, tuple | list) else (entry,)):
+            return False
+    return True
 
 
 def records(figures: pd.DataFrame, **query: Any) -> list[Figure]:
@@ -139,10 +140,8 @@ def records(figures: pd.DataFrame, **query: Any) -> list[Figure]:
     figures = select(figures, **query) if query else figures
     columns = []
     for name in figures.columns:
-        entries = figures[name].tolist()
-        columns.append(
-            [None if entry is pd.NA or entry != entry else entry for entry in entries]
-        )  # NaN != NaN
+        entries = figures[name].tolist()  # a missing number is pd.NA, or NaN: not equal to itself
+        columns.append([None if entry is pd.NA or entry != entry else entry for entry in entries])
     return [dict(zip(figures.columns, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
@@ -187,7 +186,7 @@ def write(path: Path, figures: pd.DataFrame) -> None:
 
 
 def read(path: Path) -> pd.DataFrame:
-    """The frame that `write` wrote. Raises UserError where the file cannot be read."""
+    """The frame that `write` wrote. Raises UserError for a file that is missing or damaged."""
     try:
         cells = pd.read_csv(path, dtype=str, keep_default_na=False)
         if missing := [name for name in ("n", "unscored", "value") if name not in cells]:
@@ -198,7 +197,8 @@ def read(path: Path) -> pd.DataFrame:
             else:
                 cells[name] = cells[name].map(unescape_formula)
         figures = _tidy(cells)
-        if unknown_units := set(figures["unit"]) - set(UNITS) if "unit" in cells else ():
+        unknown_units = set(cells["unit"]) - set(UNITS) if "unit" in cells else set()
+        if unknown_units:
             raise ValueError(f"there is no unit '{min(unknown_units)}'")
         return figures
     except FileNotFoundError:

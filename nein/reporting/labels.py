@@ -1,7 +1,8 @@
 """Writes pages on which people label items, reads the CSV files that these save, and measures agreement.
 
-Parts: the page; the files; agreement and work of the raters, with tables. A sheet is the content of one page,
-which keeps answers in the browser and saves them as CSV: a line per item, an answer per question or nothing.
+Parts: the page; the files; agreement and work of the raters, with tables. A sheet is the content of one page:
+its questions and items. The page keeps the answers in the browser and saves them as CSV, with a line per item
+and a column per question, empty if unanswered.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from nein.reporting.tables import Column, Row, Table, count, value
 from nein.statistics import calibration
 from nein.statistics.estimates import pairs
 
-UNSURE = "cannot tell"  # an answer, but not a label
+UNSURE = "cannot tell"  # an answer that is no label
 
 
 # --- the page --------------------------------------------------------------------------------
@@ -40,17 +41,17 @@ class Question:
 class Item:
     """One item to label."""
 
-    id: str  # reveals nothing to the rater
+    id: str  # in the file; it must reveal nothing to the rater
     title: str
-    pictures: Sequence[tuple[str, Thumbnail]]
+    pictures: Sequence[tuple[str, Thumbnail]]  # (name, image)
     heads: Sequence[str] = ()  # of a table below the images
-    rows: Sequence[Sequence[str]] = ()
+    rows: Sequence[Sequence[str]] = ()  # of that table
 
 
 def write_page(
     path: Path, title: str, guide: str, questions: Sequence[Question], items: Sequence[Item]
 ) -> str:
-    """Writes the page of a sheet; guide: what raters read first. Returns the sheet's name, a content hash."""
+    """Writes the page of a sheet; returns the sheet's name, a content hash. guide: what raters read first."""
     fields = [{**asdict(question), "answers": [*question.answers.items()]} for question in questions]
     facts: dict[str, Any] = {"questions": fields, "items": [*map(asdict, items)]}
     facts["sheet"] = hashlib.sha256(page.script_bytes(facts)).hexdigest()[:12]
@@ -67,7 +68,7 @@ Label = dict[str, str]  # a line of a CSV file: column -> cell
 def read_answers(
     files: Sequence[Path], questions: Sequence[Question], sheets: Collection[str] = ()
 ) -> list[Label]:
-    """A row per rater and item, of all files. sheets: allowed names; if empty, all files must have one sheet.
+    """A row per rater and item, of all files. sheets: allowed names; empty: that of the first file.
     Raises UserError for a file with other columns, of another sheet or cut off, and for an item that a rater
     labelled twice."""
     rows: list[Label] = []
@@ -89,7 +90,7 @@ def read_answers(
 
 
 def _read_file(file: Path, questions: Sequence[Question]) -> list[Label]:
-    """The rows of one file, which must be complete, of one sheet and by one rater."""
+    """The rows of one file. Raises UserError."""
     lines = atomic.read_csv(file, (*COLUMNS, *(question.key for question in questions)))
     for line, row in lines:
         for question in questions:
@@ -97,6 +98,7 @@ def _read_file(file: Path, questions: Sequence[Question]) -> list[Label]:
                 allowed = f"allowed are {', '.join(question.answers)}, or nothing."
                 raise UserError(f"'{file}', line {line}: {question.key} is {row[question.key]!r}; {allowed}")
     rows = [row for _, row in lines]
+    # The file must be complete, and of one sheet and rater.
     if {row["items"] for row in rows} != {str(len(rows))} or len({row["item"] for row in rows}) < len(rows):
         advice = "Save it from the page again; the browser has kept the labels."
         raise UserError(
@@ -111,16 +113,16 @@ def _read_file(file: Path, questions: Sequence[Question]) -> list[Label]:
 def measure_agreement(
     rows: Sequence[Mapping[str, str]], questions: Sequence[Question], cluster_of: Mapping[str, Hashable]
 ) -> Iterator[Figure]:
-    """Agreement of raters on items that several of them labelled (task "people"): for each pair of raters the
-    share of equal answers and Cohen's kappa, for all raters Krippendorff's alpha. "cannot tell" counts as no
+    """Agreement of raters on items that several of them labelled (task "people"). For each pair of raters:
+    share of equal answers and Cohen's kappa; for all raters: Krippendorff's alpha. "cannot tell" counts as no
     answer. cluster_of: item -> its cluster."""
     raters = list(dict.fromkeys(row["rater"] for row in rows))
     for question in questions:
         codes = {name: float(code) for code, name in enumerate(question.answers) if name != UNSURE}
-        answers = {  # rater -> item -> code; None: unanswered or unsure
-            rater: {row["item"]: codes.get(row[question.key]) for row in rows if row["rater"] == rater}
-            for rater in raters
-        }
+        # Rater -> item -> code of the answer; None: unanswered or unsure.
+        answers: dict[str, dict[str, float | None]] = {rater: {} for rater in raters}
+        for row in rows:
+            answers[row["rater"]][row["item"]] = codes.get(row[question.key])
         labels: Figure = {"task": "people", "metric": question.key}
         for first, second in itertools.combinations(raters, 2):
             # Codes of the items that both labelled: (N,) float64 each.
@@ -132,18 +134,20 @@ def measure_agreement(
                 yield figure(kappa, unit="", statistic="kappa", **labels)
         alpha = calibration.krippendorff_alpha(list(answers.values()), cluster_of)
         if alpha is not None:
-            yield figure(alpha, unit="", statistic="alpha", **labels | {"group": f"all {len(raters)}"})
+            labels["group"] = f"all {len(raters)}"
+            yield figure(alpha, unit="", statistic="alpha", **labels)
 
 
 def describe_raters(
     rows: Sequence[Label], questions: Sequence[Question], gold: Mapping[str, str]
 ) -> Iterator[Figure]:
     """Work of each rater (task "raters"): number of labelled items, share of "cannot tell", share of right
-    answers to the first question on items of known truth. gold: item -> the right answer."""
+    answers to the first question where the truth is known. gold: item -> the right answer."""
     for rater in dict.fromkeys(row["rater"] for row in rows):
-        labelled = [row for row in rows if row["rater"] == rater and row[questions[0].key]]
+        first = questions[0].key
+        labelled = [row for row in rows if row["rater"] == rater and row[first]]
         answers = [row[question.key] for row in labelled for question in questions if row[question.key]]
-        is_right = [row[questions[0].key] == gold[row["item"]] for row in labelled if row["item"] in gold]
+        is_right = [row[first] == gold[row["item"]] for row in labelled if row["item"] in gold]
         labels: Figure = {"task": "raters", "rater": rater}
         yield number(len(labelled), unit="count", statistic="labelled", **labels)
         unsure = answers.count(UNSURE) / len(answers) if answers else None

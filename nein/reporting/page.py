@@ -1,8 +1,8 @@
 """Writes a report of one frame: Markdown, CSV, LaTeX, plots, and a page, one HTML file that opens from disk.
 
-Parts: the content of a report; its files, and what a command prints; the HTML page; its chunks of data. Data
-are text: templates escape them, JSON blocks cannot end their element, scripts make nodes and never markup. A
-content-security policy allows the page's script and style by their hashes, images as data, and no network.
+Parts: the content of a report; its files, and what a command prints; the HTML page; its chunks of data.
+Data cannot become markup: templates escape them, JSON cannot end its element, and scripts make nodes alone.
+A content-security policy allows the page's script and style by their hashes, images as data, and no network.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ class Section:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the page with a template of its own: `name`.html.j2, .css and .js of `TEMPLATES`."""
+    """A part of the page with a template of its own: <name>.html.j2, .css and .js in `TEMPLATES`."""
 
     name: str
     title: str
-    # Makes the values of its template, `<name>.<entry>` there; `outside`: its script loads other files.
+    # Makes the values of its template, <name>.<key> there. "outside" is true if scripts load other files.
     values: Callable[[], Mapping[str, Any]]
-    scripts: Sequence[Path] = ()  # after its own
+    scripts: Sequence[Path] = ()  # which follow its own
 
 
 @dataclass(frozen=True)
 class Page:
-    """The content of a report besides the estimates of its runs. None: the benchmark's."""
+    """The content of a report besides the estimates of its runs. None: as the benchmark has it."""
 
     title: str
     subtitle: str = ""
@@ -65,7 +65,7 @@ class Page:
     figures: Sequence[pd.DataFrame] = ()  # further estimates: differences between runs, or published ones
     frame: pd.DataFrame | None = None  # all estimates; None: those of the runs and `figures`
     sections: Sequence[Section] | None = None
-    headline: Sequence[Table] | None = None  # what the command prints; the first two open the page
+    headline: Sequence[Table] | None = None  # printed by the command; the first two open the page
 
 
 class FilledSection(NamedTuple):
@@ -85,9 +85,9 @@ def write(out: Path, figures: pd.DataFrame, page: Page, formats: Sequence[str] =
     """
     is_page = out.suffix in (".html", ".htm")
     folder, prefix = (out.parent, f"{out.stem}-") if is_page else (out, "")
-    # Tables and plots; the page takes plots as SVG.
-    kinds: Sequence[str] = ["svg"] if "html" in formats else []
-    kinds = [*plots.KINDS] if "plots" in formats else kinds
+    # Tables and plots.
+    page_kinds = ["svg"] if "html" in formats else []
+    kinds = [*plots.FILE_KINDS] if "plots" in formats else page_kinds
     sections = []
     for section in page.sections or ():
         drawn = plots.draw_all(section.plots, figures, page.stamp, kinds)
@@ -110,15 +110,15 @@ def write(out: Path, figures: pd.DataFrame, page: Page, formats: Sequence[str] =
             for kind, data in images.items():
                 files[folder / f"{prefix}{plot.key.replace('_', '-')}.{kind}"] = data
     if "html" in formats:
-        answer = tables.make_sheets(page.headline, figures)[:2] if page.headline else sheets[:1]
-        files[out if is_page else out / "report.html"] = render(page, sections, answer)
+        top = tables.make_sheets(page.headline, figures)[:2] if page.headline else sheets[:1]
+        files[out if is_page else out / "report.html"] = render(page, sections, top)
     for path, content in files.items():
         atomic.make_folder(path.parent)
         atomic.write_bytes(path, content.encode() if isinstance(content, str) else content)
     return list(files)
 
 
-LINES, COLUMNS = 24, 100  # a screen, less the line "Results: OUT"
+LINES, COLUMNS = 24, 100  # of a screen, without the line "Results: OUT"
 
 
 def format_headline(
@@ -128,9 +128,12 @@ def format_headline(
     lines = []
     for text in texts:
         lines += textwrap.wrap(text, COLUMNS, break_long_words=False, break_on_hyphens=False)
-    lines += ["", *last] if lines and last else last
-    room, blocks = LINES - len(lines), []  # room: lines left for tables
-    sheets = tables.make_sheets(given, figures)[: max(1, room // 6)]
+    if lines and last:
+        lines.append("")
+    lines += last
+    room = LINES - len(lines)  # lines left for tables
+    sheets = tables.make_sheets(given, figures)[: max(1, room // 6)]  # 6: a table with a row or two
+    blocks = []
     for index, sheet in enumerate(sheets):
         rows = room // (len(sheets) - index) - 4  # without title, head, rule and the line "... more"
         blocks.append(tables.format_plain(sheet, max(1, rows)))
@@ -158,20 +161,20 @@ def list_files(out: Path, files: Sequence[Path], notes: int) -> list[str]:
 TEMPLATES = Path(__file__).parent / "templates"
 
 
-def render(page: Page, filled: Sequence[FilledSection] = (), answer: Sequence[Sheet] = ()) -> str:
-    """The page as HTML. answer: the open tables at its top."""
+def render(page: Page, filled: Sequence[FilledSection] = (), top: Sequence[Sheet] = ()) -> str:
+    """The page as HTML. top: the open tables at its top."""
     # Plots; those of several panels are shown wide.
-    figures = []
+    drawings = []
     for plot, files in (drawing for section in filled for drawing in section.drawings):
         width = re.search(rb'width="([\d.]+)pt"', files["svg"])
         wide = width is not None and float(width[1]) > 72 * plots.COLUMN  # points, 72 to an inch
         image = f"data:image/svg+xml;base64,{base64.b64encode(files['svg']).decode()}"
-        figures.append({"title": plot.title, "image": image, "wide": wide})
+        drawings.append({"title": plot.title, "image": image, "wide": wide})
     # Tables. A page without samples opens those that its top does not show.
     sections = []
     for section, sheets, _ in filled:
         sheets = [sheet for sheet in sheets if not sheet.is_constant()]
-        is_open = not page.parts and not {sheet.key for sheet in sheets} <= {sheet.key for sheet in answer}
+        is_open = not page.parts and not {sheet.key for sheet in sheets} <= {sheet.key for sheet in top}
         sections += [(section, sheets, is_open)] if sheets else []
     # Style and scripts, which the policy allows by their hashes.
     names = ["page", *(part.name for part in page.parts)]
@@ -195,8 +198,8 @@ def render(page: Page, filled: Sequence[FilledSection] = (), answer: Sequence[Sh
         policy=policy,
         page=page,
         findings=[*dict.fromkeys(page.findings)],
-        answer=answer,
-        figures=figures,
+        answer=top,
+        figures=drawings,
         sections=sections,
         **values,
     )
@@ -212,7 +215,7 @@ def _hash(text: str) -> str:
 
 # --- data of the page ------------------------------------------------------------------------
 def script_json(value: Any) -> Markup:
-    """`script_bytes` for a template."""
+    """A value as `script_bytes`, for a template."""
     return Markup(script_bytes(value).decode())
 
 
@@ -227,7 +230,7 @@ def script_bytes(value: Any) -> bytes:
 
 
 def write_chunks(page: Path, chunks: Iterable[bytes], budget: int) -> list[Markup]:
-    """Chunks of `script_bytes` inside the page; none if they exceed `budget` bytes: then all become scripts
+    """Chunks of `script_bytes` to embed in the page. If they exceed `budget` bytes, none: all become scripts
     `neinChunk(number, value)` in a folder of the page, which is emptied first unless it holds other files."""
     folder = chunk_folder(page)
     if folder.is_dir() and all(file.suffix == ".js" and file.stem.isdigit() for file in folder.iterdir()):

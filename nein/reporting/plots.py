@@ -1,14 +1,13 @@
 """Draws the frame of estimates with matplotlib, as `bars` and as `curves`, for a page and a paper.
 
-Parts: `Plot`, which names one of these functions and selects its estimates; the two functions; the panels of
-a figure. One panel is as wide as a column of a paper, several stand side by side across its page and share
-their axes. Bars are horizontal, so that names of any length have room.
+Parts: `Plot`, the description of a plot; the functions `bars` and `curves`; the panels of both. One panel is
+as wide as a column of a paper; several stand side by side across its page and share their axes. Bars are
+horizontal, so that names of any length have room.
 """
 
 from __future__ import annotations
 
 import io
-import itertools
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,11 +25,12 @@ if TYPE_CHECKING:
 INK, GREY, FAINT = "#111827", "#6b7280", "#e5e7eb"
 BLUE, RED, GREEN, VIOLET, OCHRE = "#1d4ed8", "#c2410c", "#166534", "#7c3aed", "#a16207"
 PALETTE = (BLUE, RED, "#0f766e", VIOLET, OCHRE, "#be123c", "#4b5563", "#0891b2", "#db2777", "#65a30d")
-MARKERS = "osD^vP*Xhp"
-COLUMN, PAGE = 3.3, 6.9  # inches: one panel, several
-LETTERS = 17  # of 8 points in an inch
+MARKERS = "osD^vP*Xhp"  # of matplotlib, one per line of a panel
+COLUMN, PAGE = 3.3, 6.9  # inches: width of a plot with one panel, with several
+LETTERS = 17  # letters of 8 points that fit into an inch
 #: Kind of file -> its field for a date or a version, which is left out: equal plots are equal bytes.
-KINDS = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}
+FILE_KINDS = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}
+#: Settings of matplotlib: letters of 8 points, INK for texts and axes, no frames; equal plots, equal bytes.
 _STYLE: Any = (
     dict.fromkeys(("font.size", "axes.titlesize", "legend.fontsize"), 8)
     | dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK)
@@ -42,16 +42,16 @@ _STYLE: Any = (
 
 
 class Plot(NamedTuple):
-    """A plot of the estimates that `where` selects."""
+    """The description of a plot."""
 
     key: str  # end of the file's name
     title: str  # its caption
-    where: Mapping[str, Any]  # entries for `figures.select`
+    where: Mapping[str, Any]  # the estimates shown: entries for `figures.select`
     draw: Callable[..., Canvas]  # `bars` or `curves`
     options: Mapping[str, Any]  # further arguments of `draw`
 
     def files(self, figures: pd.DataFrame, stamp: str, kinds: Sequence[str]) -> dict[str, bytes]:
-        """Kind of file -> the plot of the selected estimates, with `stamp` below it."""
+        """Kind of file -> the plot of these estimates as a file, with the text `stamp` below it."""
         import matplotlib
 
         files = {}
@@ -64,27 +64,27 @@ class Plot(NamedTuple):
             canvas.set_layout_engine("none")  # laid out once for all kinds
             for kind in kinds:
                 buffer = io.BytesIO()
-                canvas.savefig(buffer, format=kind, dpi=220, metadata={KINDS[kind]: None})
+                canvas.savefig(buffer, format=kind, dpi=220, metadata={FILE_KINDS[kind]: None})
                 files[kind] = buffer.getvalue()
         return files
 
 
 def plot(key: str, title: str, where: Mapping[str, Any], draw: Callable[..., Canvas], **options: Any) -> Plot:
-    """A `Plot` whose options are written as keywords."""
+    """Makes a `Plot`; its options are written as keywords."""
     return Plot(key, title, where, draw, options)
 
 
 def draw_all(
-    plots: Iterable[Plot], figures: pd.DataFrame, stamp: str = "", kinds: Sequence[str] = tuple(KINDS)
+    plots: Iterable[Plot], figures: pd.DataFrame, stamp: str = "", kinds: Sequence[str] = tuple(FILE_KINDS)
 ) -> list[tuple[Plot, dict[str, bytes]]]:
     """The plots that have estimates in the frame, each with its files."""
-    result = []
-    for plot in plots if kinds else ():
-        rows = frames.select(figures, **plot.where)
+    drawn = []
+    for item in plots if kinds else ():
+        rows = frames.select(figures, **item.where)
         rows = rows[rows["value"].notna()] if "value" in rows else rows
         if len(rows):
-            result.append((plot, plot.files(rows, stamp, kinds)))
-    return result
+            drawn.append((item, item.files(rows, stamp, kinds)))
+    return drawn
 
 
 # --- bars and curves -------------------------------------------------------------------------
@@ -103,34 +103,34 @@ def bars(
     marks: Mapping[str, str] = MappingProxyType({}),  # metric -> marker
     dots: bool = False,  # in place of bars, for estimates that do not grow from zero
 ) -> Canvas:
-    """Bars with intervals. The estimates of `marks` are white marks on the bars or, with the marker "|", a
-    dotted line across the group."""
+    """Draws bars with intervals. The estimates of `marks` are white marks on the bars or, with the marker
+    "|", a dotted line across the group."""
     figures = _prepare(figures, place, panel)
     drawn = figures[~figures["metric"].isin([*marks])]
-    # One panel per entry; its height grows with the groups, and with the lines of their names.
-    groups, kinds, entries = (
-        frames.list_entries(drawn, column, order) for column in ("_place", series, "_panel")
-    )
-    full = [names.get(entry, entry) for entry in groups]
-    ticks = [textwrap.fill(name if len(name) <= 72 else f"…{name[-71:]}", 24) for name in full]  # 3 lines
+    groups = frames.list_entries(drawn, "_place", order)
+    bar_names = frames.list_entries(drawn, series, order)
+    panel_names = frames.list_entries(drawn, "_panel", order)
+    # Panels. Their height grows with the groups, and with the lines of a group's name (at most 3).
+    full = [names.get(group, group) for group in groups]
+    ticks = [textwrap.fill(name if len(name) <= 72 else f"…{name[-71:]}", 24) for name in full]
     lines = 1 + max((tick.count("\n") for tick in ticks), default=0)
-    height = 0.4 + max(0.16 * len(kinds), 0.24, 0.13 * lines + 0.04) * len(groups)
-    canvas, axes = panels([names.get(entry, entry) for entry in entries], height, labels=1.2)
+    height = 0.4 + max(0.16 * len(bar_names), 0.24, 0.13 * lines + 0.04) * len(groups)  # inches
+    canvas, axes = panels([names.get(name, name) for name in panel_names], height, label_width=1.2)
     # The groups are at y = 0, 1, 2, ... from above; the bars of a group lie around its y.
-    offsets = {kind: 0.8 * ((number + 0.5) / len(kinds) - 0.5) for number, kind in enumerate(kinds)}
-    for ax, entry in zip(axes, entries or [""], strict=True):
-        for kind, usual in zip(kinds, itertools.cycle(PALETTE), strict=False):
-            rows = frames.select(drawn, **{"_panel": entry, series: kind})
-            ys = rows["_place"].map(groups.index).to_numpy(float) + offsets[kind]  # (N,)
-            style: Any = {"color": colors.get(kind, usual), "label": names.get(kind, kind)}
-            style["xerr"] = _measure_errors(rows)
+    offsets = {bar: 0.8 * ((number + 0.5) / len(bar_names) - 0.5) for number, bar in enumerate(bar_names)}
+    for ax, panel_name in zip(axes, panel_names or [""], strict=True):
+        for number, bar in enumerate(bar_names):
+            rows = frames.select(drawn, **{"_panel": panel_name, series: bar})
+            ys = rows["_place"].map(groups.index).to_numpy(float) + offsets[bar]  # (N,)
+            color = colors.get(bar, PALETTE[number % len(PALETTE)])
+            style: Any = {"color": color, "label": names.get(bar, bar), "xerr": _measure_errors(rows)}
             if dots:
                 ax.errorbar(rows["value"], ys, fmt="o", elinewidth=1.2, **style)
             else:
                 error_style = {"ecolor": INK, "elinewidth": 0.8}
-                ax.barh(ys, rows["value"], 0.72 / len(kinds), alpha=0.85, error_kw=error_style, **style)
+                ax.barh(ys, rows["value"], 0.72 / len(bar_names), alpha=0.85, error_kw=error_style, **style)
         for metric, marker in marks.items():
-            rows = frames.select(figures, metric=metric, _panel=(entry, ""), _place=groups)
+            rows = frames.select(figures, metric=metric, _panel=(panel_name, ""), _place=groups)
             ys = rows["_place"].map(groups.index).to_numpy(float)
             if marker == "|":
                 ax.vlines(rows["value"], ys - 0.45, ys + 0.45, color=INK, linewidth=1, linestyle=":")
@@ -139,9 +139,10 @@ def bars(
                 ax.plot(rows["value"], ys + rows[series].map(offsets), marker, clip_on=False, **style)
         ax.grid(axis="x")
         ax.axvline(0, color=INK, linewidth=0.8)
-        dashed = rule.get(entry) if isinstance(rule, Mapping) else rule
+        dashed = rule.get(panel_name) if isinstance(rule, Mapping) else rule
         if dashed is not None:
             ax.axvline(dashed, color=GREY, linewidth=0.8, linestyle="--")
+    # The panels share their axes.
     axes[0].set_yticks(range(len(ticks)), ticks)
     axes[0].set(ylim=(len(ticks) - 0.5, -0.5))
     if limits:
@@ -164,19 +165,20 @@ def curves(
     diagonal: bool = False,  # draw the dashed line y = 100 x, for x in [0, 1]
     log: bool = False,  # draw a logarithmic x axis
 ) -> Canvas:
-    """Lines with intervals, each through its estimates in the order of `x`."""
+    """Draws lines with intervals, each through its estimates in the order of `x`."""
     figures = _prepare(figures, (), panel).astype({x: float}).sort_values(x, kind="stable")
-    entries, lines = frames.list_entries(figures, "_panel", order), frames.list_entries(figures, line, order)
+    panel_names = frames.list_entries(figures, "_panel", order)
+    line_names = frames.list_entries(figures, line, order)
     has_whole_steps = not log and bool((figures[x] % 1 == 0).all())
-    canvas, every = panels([names.get(entry, entry) for entry in entries], 1.9)
-    for ax, entry in zip(every, entries, strict=True):
-        for number, kind in enumerate(lines):
-            rows = frames.select(figures, **{"_panel": entry, line: kind})
+    canvas, panel_axes = panels([names.get(name, name) for name in panel_names], 1.9)
+    for ax, panel_name in zip(panel_axes, panel_names, strict=True):
+        for number, line_name in enumerate(line_names):
+            rows = frames.select(figures, **{"_panel": panel_name, line: line_name})
             # In steps of 1, lines are moved apart by 0.035, so that equal ones do not hide each other.
-            offset = 0.035 * (number - (len(lines) - 1) / 2) if has_whole_steps else 0.0
+            offset = 0.035 * (number - (len(line_names) - 1) / 2) if has_whole_steps else 0.0
             color = PALETTE[number % len(PALETTE)]
             style: Any = {"color": color, "marker": MARKERS[number % len(MARKERS)]}
-            style |= {"label": names.get(kind, kind), "clip_on": limits != (0, 100)}
+            style |= {"label": names.get(line_name, line_name), "clip_on": limits != (0, 100)}
             style |= {"elinewidth": 0.8, "linewidth": 1.1}
             dotted: Any = frames.select(rows, **hollow).index if hollow else []
             for part, linestyle, face in ((rows.drop(dotted), "-", color), (rows.loc[dotted], ":", "white")):
@@ -189,12 +191,13 @@ def curves(
         if diagonal:
             ax.plot([0, 1], [0, 100], color="#9ca3af", linewidth=1, linestyle="--")
             ax.set_xlim(-0.02, 1.02)
-    every[0].set_ylim(limits)
+    first = panel_axes[0]  # the panels share its axes
+    first.set_ylim(limits)
     if has_whole_steps:
-        every[0].set_xticks(figures[x].unique())
+        first.set_xticks(figures[x].unique())
     if log:
-        every[0].set_xscale("log", base=2)
-        every[0].xaxis.set_major_formatter("{x:g}")
+        first.set_xscale("log", base=2)
+        first.xaxis.set_major_formatter("{x:g}")
     return add_labels(canvas, *axes)
 
 
@@ -209,18 +212,18 @@ def _prepare(figures: pd.DataFrame, place: Sequence[str], panel: Sequence[str]) 
 
 
 def _measure_errors(figures: pd.DataFrame) -> Any:
-    """Distances of interval ends from their values, (2, N); None without intervals."""
+    """(2, N) float64: the distances of the low and high ends from their values; None without intervals."""
     ends = figures[["low", "high"]].sub(figures["value"], axis=0).abs()
     return ends.T.to_numpy() if ends.notna().any(axis=None) else None
 
 
-# --- panels of a figure ----------------------------------------------------------------------
+# --- panels ----------------------------------------------------------------------------------
 def panels(
-    titles: Sequence[str], height: float, *, labels: float = 0.4, shared: bool = True
+    titles: Sequence[str], height: float, *, label_width: float = 0.4, shared: bool = True
 ) -> tuple[Canvas, list[Axes]]:
-    """Panels of `height` inches with common axes, at most three in a row; one panel without titles.
+    """Makes a panel of `height` inches per title, at most three in a row; one panel without titles.
 
-    labels  Inches that the names at the left of a row take.     shared  Whether the axes are common.
+    label_width  Inches at the left of a row for names.     shared  Whether all panels have the same axes.
     """
     from matplotlib.figure import Figure
 
@@ -228,23 +231,24 @@ def panels(
     across = 2 if count in (2, 4) else min(count, 3)
     down = math.ceil(count / across)
     width = COLUMN if count == 1 else PAGE
-    letters = int(LETTERS * (width - labels) / across)
+    letters = int(LETTERS * (width - label_width) / across)
     wrapped = [textwrap.fill(title, letters) for title in titles]
     lines = 1 + max((title.count("\n") for title in wrapped), default=0)
-    size = (width, 0.5 + down * (height + 0.1 + 0.15 * lines))
+    size = (width, 0.5 + down * (height + 0.1 + 0.15 * lines))  # inches
     canvas = Figure(figsize=size, layout="constrained")
     axes = [*canvas.subplots(down, across, squeeze=False, sharex=shared, sharey=shared).flat]
     for empty in axes[count:]:
         empty.remove()
     for ax, title in zip(axes, wrapped, strict=False):
         ax.set_title(title)
+    # The lowest panel of each column has numbers below its axis, also above an empty place.
     for ax in axes[max(0, count - across) : count]:
-        ax.tick_params(labelbottom=True)  # the lowest of each column, also above an empty place
+        ax.tick_params(labelbottom=True)
     return canvas, axes[:count]
 
 
 def add_labels(canvas: Canvas, x: str, y: str = "") -> Canvas:
-    """Adds the names of the axes, once each, and one legend of all panels, if it has two entries."""
+    """Names the axes x and y at the outer panels, and adds one legend of all panels if it has two entries."""
     from matplotlib.lines import Line2D
 
     handle_of: dict[str, Any] = {}  # text of the legend -> its line or bar
@@ -259,6 +263,7 @@ def add_labels(canvas: Canvas, x: str, y: str = "") -> Canvas:
     handle_of = dict(sorted(handle_of.items(), key=lambda item: isinstance(item[1], Line2D)))  # marks last
     if len(handle_of) > 1:
         letters = int(LETTERS * canvas.get_figwidth())
+        # An entry is its text and a handle, which is as wide as 7 letters.
         columns = max(1, min(len(handle_of), letters // (7 + max(map(len, handle_of)))))
         canvas.legend([*handle_of.values()], [*handle_of], ncols=columns, loc="outside upper left")
     return canvas

@@ -1,4 +1,7 @@
-"""`ScoreTable`: the scores of a run as one table, from which all estimates are made; scores.csv on disk."""
+"""`ScoreTable`: the scores of a run as one table, from which all estimates are made; on disk scores.csv.
+
+A row of estimates is a `Figure` (`nein.reporting.figures`): the estimate, its unit and its labels.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,8 @@ import pandas as pd
 from nein import statistics
 from nein.engine import atomic
 from nein.loading.errors import UserError
-from nein.reporting import figures as frames
+from nein.reporting import figures
+from nein.reporting.figures import Figure
 from nein.statistics import Estimate
 
 #: Columns of every table, besides "value". source: the image that dependent samples share, their cluster.
@@ -34,7 +38,7 @@ class Pairs(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class ScoreTable:
     """A DataFrame of scores: `value` is float64, NaN for an unscored sample; all other columns are
-    categories, NaN for none. About 30 bytes a row, besides the names of samples.
+    categories, NaN for none, so that a row takes about 30 bytes besides the names of samples.
 
     Its methods, in order: make a table; select rows; columns as arrays; estimates; two tables; files.
     """
@@ -43,22 +47,22 @@ class ScoreTable:
 
     @classmethod
     def from_rows(cls, rows: Iterable[Any], details: Sequence[str] = ()) -> ScoreTable:
-        """The table of rows, dataclasses or mappings, which are read once: `value` (a number; None: unscored,
-        for the `reason`), `id`, and their other fields of `COLUMNS` and `details`. The default of `source` is
-        the sample itself, that of `metric` "accuracy"."""
-        # Per column: its entries, numbered as they appear; and the number of each row's entry, -1 for none.
+        """The table of rows, read once. Each is a dataclass or a mapping with `id`, `value` (None: unscored;
+        `reason` says why), and any other of `COLUMNS` and `details`. Defaults: the source of a sample is
+        the sample itself, its metric "accuracy"."""
+        # Per column: its name, entry -> code in order of appearance, and the code of each row, -1 for none.
         collected = [(name, dict[Any, int](), array("i")) for name in (*COLUMNS, *details)]
         values = array("d")
         for item in rows:
             row = item if isinstance(item, Mapping) else vars(item)
             defaults = {"source": row["id"], "metric": "accuracy"}
-            for name, numbers, codes in collected:
+            for name, code_of, codes in collected:
                 entry = row.get(name, defaults.get(name))
-                codes.append(-1 if entry is None else numbers.setdefault(entry, len(numbers)))
+                codes.append(-1 if entry is None else code_of.setdefault(entry, len(code_of)))
             values.append(math.nan if row["value"] is None else row["value"])
         columns: dict[str, Any] = {}
-        for name, numbers, codes in collected:
-            categories: Any = list(numbers)
+        for name, code_of, codes in collected:
+            categories: Any = list(code_of)
             columns[name] = pd.Categorical.from_codes(np.frombuffer(codes, np.intc), categories)
         return cls(pd.DataFrame({**columns, "value": np.frombuffer(values, np.float64)}, copy=False))
 
@@ -66,7 +70,8 @@ class ScoreTable:
         return len(self.frame)
 
     def where(self, **entries: Any) -> ScoreTable:
-        """The rows with these entries; a tuple allows any of its members, None stands for no entry."""
+        """The rows with these entries; a tuple allows any of its members, None stands for no entry. A column
+        that the table lacks has no entries."""
         chosen = np.ones(len(self), dtype=bool)
         for name, entry in entries.items():
             column = self.frame[name] if name in self.frame else pd.Series(np.nan, self.frame.index)
@@ -111,84 +116,90 @@ class ScoreTable:
         return Counter(dict(Counter(reasons).most_common()))
 
     def estimate(self, low: float | None = 0.0, high: float = 1.0) -> Estimate | None:
-        """The mean of the scored rows, clustered by source. low, high: the range; low=None: no range."""
+        """The mean of the scored rows, clustered by source. low, high: the range; low=None: without."""
         scored = self.scored
         if low is None:
             return statistics.mean(scored.values, scored.clusters)
         return statistics.bounded_mean(scored.values, scored.clusters, low, high)
 
-    def figure(self, **labels: Any) -> frames.Figure:
-        """The mean of values in [0, 1], as a row of the frame of estimates. labels: its dimensions."""
-        return self.describe(self.estimate(), unit="%", **labels)
+    def figure(self, **labels: Any) -> Figure:
+        """The mean of values in [0, 1] as a row of estimates. labels: its dimensions, such as `task`."""
+        return self.make_figure(self.estimate(), unit="%", **labels)
 
-    def describe(self, estimate: Estimate | None, *, unit: str, **labels: Any) -> frames.Figure:
-        """Another estimate of this table as a row, with the number and reasons of unscored samples."""
+    def make_figure(self, estimate: Estimate | None, *, unit: str, **labels: Any) -> Figure:
+        """An estimate of this table as a row, with the number of unscored samples and their reasons."""
         if reasons := self.count_reasons():
             labels["reasons"] = dict(reasons)
-        return frames.figure(estimate, unit=unit, unscored=reasons.total(), **labels)
+        return figures.figure(estimate, unit=unit, unscored=reasons.total(), **labels)
 
     def figures(self, **labels: Any) -> pd.DataFrame:
-        """The frame of `figure` by metric and variant."""
+        """The means as a frame: `figure` of every metric and variant."""
         groups = self.groups("metric", "variant")
-        return frames.frame(part.figure(**labels, metric=key[0], variant=key[1]) for key, part in groups)
+        return figures.frame(
+            part.figure(**labels, metric=metric, variant=variant) for (metric, variant), part in groups
+        )
 
     def subtract(self, other: ScoreTable) -> ScoreTable:
         """Value minus value in another table, by sample and metric; NaN if one is unscored."""
-        keys, theirs = ["id", "metric"], other.frame[["id", "metric", "value"]]
-        merged = self.frame.merge(theirs, on=keys, suffixes=("", "_other"), validate="one_to_one")
-        gap, variant = merged["value"] - merged["value_other"], pd.Categorical(["gap"] * len(merged))
+        keys = ["id", "metric"]
+        subtrahend = other.frame[[*keys, "value"]]
+        merged = self.frame.merge(subtrahend, on=keys, suffixes=("", "_other"), validate="one_to_one")
+        gap = merged["value"] - merged["value_other"]
+        variant = pd.Categorical(["gap"] * len(merged))
         return ScoreTable(merged.drop(columns="value_other").assign(value=gap, variant=variant))
 
-    def gap(self, affirmed: str, negated: str, **labels: Any) -> list[frames.Figure]:
-        """The negation gap of values in [0, 1], as rows: means of two variants over the samples scored in
-        both, and their paired difference ("gap") with its test."""
+    def gap(self, affirmed: str, negated: str, **labels: Any) -> list[Figure]:
+        """The negation gap of values in [0, 1], as rows: the means of these two variants over the samples
+        scored in both, and their paired difference ("gap") with its test."""
         rows = self.where(variant=affirmed)
         first, second, clusters = rows.pair(self.where(variant=negated))
-        test = statistics.pairs_test(first, second, clusters)
+        test = statistics.pairs_test(first, second, clusters)  # None without pairs
         means = test.means if test else (None, None)
-        tests: frames.Figure = {"p": test.p, "p_least": test.least} if test else {}
-        difference, unscored = test.difference if test else None, len(rows) - len(first)
+        difference = test.difference if test else None
+        tests: Figure = {"p": test.p, "p_least": test.least} if test else {}  # least: smallest possible p
+        unscored = len(rows) - len(first)
         return [
-            frames.number(means[0], unit="%", n=len(first), variant=affirmed, **labels),
-            frames.number(means[1], unit="%", n=len(first), variant=negated, **labels),
-            frames.figure(difference, unit="points", unscored=unscored, variant="gap", **tests, **labels),
+            figures.number(means[0], unit="%", n=len(first), variant=affirmed, **labels),
+            figures.number(means[1], unit="%", n=len(first), variant=negated, **labels),
+            figures.figure(difference, unit="points", unscored=unscored, variant="gap", **tests, **labels),
         ]
 
     def pair(self, other: ScoreTable) -> Pairs:
-        """The values of the samples that both tables have, one row each."""
+        """The values of the samples that are scored in both tables, which have one row per sample."""
         if self.frame["id"].duplicated().any() or other.frame["id"].duplicated().any():
-            raise ValueError("a sample has two rows in one of two tables that are paired")
+            raise ValueError("tables with two rows of one sample cannot be paired")
         second_of = dict(zip(other.frame["id"].tolist(), other.values.tolist(), strict=True))
-        samples, sources = self.frame["id"].tolist(), self.frame["source"].tolist()
-        numbers: dict[Any, int] = {}  # source -> its number, in order of appearance
+        ids, sources = self.frame["id"].tolist(), self.frame["source"].tolist()
+        number_of: dict[Any, int] = {}  # source -> its number, in order of appearance
         values, clusters = [], []
-        for sample, source, first in zip(samples, sources, self.values.tolist(), strict=True):
-            second = second_of.get(sample, math.nan)
+        for sample_id, source, first in zip(ids, sources, self.values.tolist(), strict=True):
+            second = second_of.get(sample_id, math.nan)
             if not math.isnan(first) and not math.isnan(second):
                 values.append((first, second))
-                clusters.append(numbers.setdefault(source, len(numbers)))
+                clusters.append(number_of.setdefault(source, len(number_of)))
         pairs = np.array(values).reshape(-1, 2)  # (N, 2) float64
         return Pairs(pairs[:, 0], pairs[:, 1], clusters)
 
     def write(self, path: Path) -> None:
-        """Writes scores.csv, without empty columns."""
+        """Writes scores.csv, without empty columns. No spreadsheet runs its text as a formula."""
         names = [name for name in self.frame if name not in ("id", "value")]
         frame = self.frame.drop(columns=[name for name in names if self.frame[name].isna().all()])
-        for name in frame.columns.drop("value", errors="ignore"):
-            frame[name] = frame[name].map(frames.escape_formula)
+        for name in frame.columns.drop("value"):
+            frame[name] = frame[name].map(figures.escape_formula)
         with atomic.write_file(path) as file:
             frame.to_csv(file, index=False, lineterminator="\n", mode="wb")
 
     @classmethod
     def read(cls, path: Path, columns: Sequence[str] = ()) -> ScoreTable:
-        """The table of `write`: entries are text. Adds empty `columns` that are missing. Raises UserError."""
+        """The table of `write`: entries are text. Adds `columns` that the file lacks. Raises UserError."""
         try:
             frame = pd.read_csv(path, dtype=str, keep_default_na=False, na_values=[""])
+            # Without the column "value", all samples are unscored.
             frame["value"] = frame["value"].astype(float) if "value" in frame else math.nan
             frame = frame.reindex(columns=list(dict.fromkeys([*COLUMNS, *columns, *frame])))
             for name in frame.columns.drop("value"):  # categories in the order of their first appearance
                 entries = frame[name].astype(object).where(frame[name].notna(), None)
-                entries = entries.map(frames.unescape_formula, na_action="ignore")
+                entries = entries.map(figures.unescape_formula, na_action="ignore")
                 frame[name] = entries.astype(pd.CategoricalDtype([*entries.dropna().unique()]))
             return cls(frame)
         except FileNotFoundError:

@@ -18,26 +18,27 @@ import pandas as pd
 from nein.reporting import figures as frames
 from nein.reporting.figures import UNITS, Figure
 
-DASH = "–"
-Interval = Literal["ends", "reach", "none"]
+DASH = "–"  # a cell without an estimate
+Interval = Literal["ends", "reach", "none"]  # as `format_estimate` takes it
 #: Makes the text of a cell from the estimates that belong to it, at least one.
 Show = Callable[[Sequence[Figure]], str]
-Names = Mapping[str, str] | Callable[[str], str]
+Names = Mapping[str, str] | Callable[[str], str]  # entry of the frame -> text to show
 
 
 # --- estimates as text ---------------------------------------------------------------------
 def format_number(value: float | None, unit: str, *, digits: int | None = None, sign: bool = False) -> str:
-    """A value in the digits of its unit: "88.4"; with `sign`: "+88.4"."""
+    """A value in its unit: "88.4"; with `sign`: "+88.4". digits: after the point; None: those of the unit."""
     if value is None:
         return DASH
     scale, unit_digits = UNITS[unit]
     digits = unit_digits if digits is None else digits
-    return f"{round(scale * value, digits) + 0.0:{'+' if sign else ''}.{digits}f}"  # no "-0.0"
+    shown = round(scale * value, digits) + 0.0  # -0.0 becomes 0.0
+    return f"{shown:{'+' if sign else ''}.{digits}f}"
 
 
 def format_estimate(figure: Figure | None, *, interval: Interval = "ends", digits: int | None = None) -> str:
-    """An estimate with its interval. "ends": [low, high]; "reach": ±, if both ends are equally far in the
-    digits that are shown, else as "ends"."""
+    """An estimate with its interval. "ends": [low, high]; "reach": ± if both ends look equally far from the
+    value, else as "ends"; "none": without."""
     if figure is None or figure["value"] is None:
         return DASH
     unit, low, high = figure["unit"], figure.get("low"), figure.get("high")
@@ -53,34 +54,33 @@ def format_estimate(figure: Figure | None, *, interval: Interval = "ends", digit
 
 def describe_widest(gaps: pd.DataFrame, *, quantity: str, change: str, models: str = "models") -> str | None:
     """A sentence on the widest and the smallest gap of several models (rows of `figures.gap`); None without
-    gaps. quantity, change: "accuracy", "a question becomes its negation"."""
+    gaps. quantity: what falls, "accuracy"; change: of the input, "a question becomes its negation"."""
     measured = [row for row in frames.records(gaps, statistic="gap") if row["value"] is not None]
     if not measured:
         return None
     measured.sort(key=lambda row: -row["value"])
-    largest = measured[0]
-    entries = {"model": largest["model"], "source": largest.get("source", "")}
-    affirmed, negated = (
-        format_estimate(frames.pick(gaps, **entries, statistic=end), interval="none")
-        for end in ("affirmed", "negated")
-    )
-    loss = f"{quantity} goes from {affirmed} % to {negated} % when {change}: "
-    loss += f"a gap of {format_estimate(largest)} points"
+    widest = measured[0]
+    entries = {"model": widest["model"], "source": widest.get("source", "")}
+    before = format_estimate(frames.pick(gaps, **entries, statistic="affirmed"), interval="none")
+    after = format_estimate(frames.pick(gaps, **entries, statistic="negated"), interval="none")
+    loss = f"{quantity} goes from {before} % to {after} % when {change}: "
+    loss += f"a gap of {format_estimate(widest)} points"
     if len(measured) == 1:
-        return f"With {largest['model']}, {loss}."
-    sentence = f"Of {len(measured)} {models}, {largest['model']} loses most: {loss}"
-    # A model that fails in both arms has no gap, and no merit: it had less to lose than the widest gap.
+        return f"With {widest['model']}, {loss}."
+    sentence = f"Of {len(measured)} {models}, {widest['model']} loses most: {loss}"
+    # A model that fails before the change, too, has a small gap without merit. So the smallest gap is sought
+    # among models whose affirmed value leaves room for the widest.
     able = []
     for row in measured[1:]:
         entries = {"model": row["model"], "source": row.get("source", ""), "statistic": "affirmed"}
-        if (end := frames.pick(gaps, **entries)) and end["value"] >= largest["value"]:
+        if (affirmed := frames.pick(gaps, **entries)) and affirmed["value"] >= widest["value"]:
             able.append(row)
     if able:
         sentence += f"; {able[-1]['model']} loses least: {format_estimate(able[-1])}"
     return f"{sentence}."
 
 
-# --- cells: functions that return a `Show` ---------------------------------------------------
+# --- cells: each function is a `Show`, or returns one ----------------------------------------
 def estimate(interval: Interval = "ends", digits: int | None = None) -> Show:
     """Shows the first estimate: "88.4 [87.1, 89.6]"."""
     return lambda figures: format_estimate(figures[0], interval=interval, digits=digits)
@@ -112,7 +112,8 @@ def p_value(column: str = "p") -> Show:
     """Shows "0.012"; for the column "p" the smallest possible p, if it is 0.05 or more."""
 
     def show(figures: Sequence[Figure]) -> str:
-        p, minimum = figures[0].get(column), figures[0].get("p_least") if column == "p" else None
+        p = figures[0].get(column)
+        minimum = figures[0].get("p_least") if column == "p" else None
         if minimum is not None and minimum >= 0.05:
             return f"never below {minimum:.2g} here"
         if p is None:
@@ -130,33 +131,30 @@ def entry(column: str) -> Show:
 # --- tables --------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Row:
-    """A column of the frame whose entries name the rows. names: entry -> text to show."""
+    """A column of the frame whose entries name the rows of a table."""
 
     column: str
-    title: str | None = None
+    title: str | None = None  # None: the name of the column
     names: Names = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Column:
-    """Shows the estimates of a row with the entries `where`, by `show`; with `by`, a column for every entry
-    of that column of the frame: those of `order` first, then as they appear."""
+    """A column of a table, or several: one for every entry of a column of the frame (`by`)."""
 
     title: str = ""
-    where: Mapping[str, Any] = field(default_factory=dict)
+    where: Mapping[str, Any] = field(default_factory=dict)  # selects the estimates of a cell in its row
     show: Show = field(default_factory=estimate)
-    by: str = ""
-    names: Names = field(default_factory=dict)
-    order: Sequence[str] = ()
+    by: str = ""  # column of the frame; "": one column
+    names: Names = field(default_factory=dict)  # of the entries of `by`
+    order: Sequence[str] = ()  # entries of `by` that come first; others follow as they appear
 
     def expand(self, figures: Sequence[Figure]) -> Iterator[Column]:
         """Yields one column for every entry of `by`; without it, this column."""
         if not self.by:
             yield self
             return
-        entries = {
-            figure.get(self.by, ""): None for figure in figures if frames.matches(figure, **self.where)
-        }
+        entries = [figure.get(self.by, "") for figure in figures if frames.matches(figure, **self.where)]
         first = [name for name in self.order if name in entries]
         for name in dict.fromkeys([*first, *entries]):
             if name != "":
@@ -168,7 +166,7 @@ def _find_name(names: Names, name: str) -> str:
     return names(name) if callable(names) else names.get(name, name)
 
 
-COUNTS = (Column("scored", show=count_scored),)
+COUNTS = (Column("scored", show=count_scored),)  # the last columns of many tables
 
 
 @dataclass(frozen=True)
@@ -194,22 +192,22 @@ class Table:
         for index, row in enumerate(self.rows):
             title = row.column if row.title is None else row.title
             columns.append((title, [_find_name(row.names, key[index]) for key in groups]))
-        name_count = sum(any(cells) for _, cells in columns)
+        name_count = sum(any(cells) for _, cells in columns)  # those that are not dropped below
         for column in itertools.chain.from_iterable(part.expand(selected) for part in self.columns):
             cells = []
             for group in groups.values():
                 figures = [figure for figure in group if frames.matches(figure, **column.where)]
                 cells.append(column.show(figures) if figures else DASH)
             columns.append((column.title, cells))
-        # Drop empty columns; columns to rows.
+        # Drop empty columns.
         columns = [(title, cells) for title, cells in columns if {*cells} - {"", DASH}]
-        rows = [[*row] for row in zip(*(cells for _, cells in columns), strict=True)]
-        return Sheet(self.key, self.title, [title for title, _ in columns], rows, self.note, name_count)
+        rows = [[*row] for row in zip(*(cells for _, cells in columns), strict=True)]  # columns to rows
+        titles = [title for title, _ in columns]
+        return Sheet(self.key, self.title, titles, rows, note=self.note, names=name_count)
 
 
-_NUMBER = re.compile(
-    rf"^(?:{DASH}|(?:[+-]|< )?\d[^A-Za-z]*|)$"
-)  # a cell of numbers: "88.4 [87.1, 89.6]", "–"
+#: A cell of numbers: "88.4 [87.1, 89.6]", "< 0.001", "–", or nothing.
+_NUMBER = re.compile(rf"^(?:{DASH}|(?:[+-]|< )?\d[^A-Za-z]*|)$")
 
 
 @dataclass(frozen=True)
@@ -221,7 +219,7 @@ class Sheet:
     columns: list[str]
     rows: list[list[str]]
     note: str = ""
-    names: int = 1  # the number of columns, from the left, that name a row
+    names: int = 1  # how many columns, from the left, name a row
 
     def find_numbers(self) -> list[bool]:
         """Whether each column holds numbers, which are right-aligned."""
@@ -236,7 +234,8 @@ class Sheet:
         return all(re.fullmatch(r"[\d.]+", cell) for cell in contents.pop())
 
     def find_best(self) -> set[tuple[int, int]]:
-        """(row, column) of the best numbers below ↑ or ↓, among rows that differ in the first name alone."""
+        """(row, column) of the best numbers in columns whose title ends in ↑ or ↓, among rows that differ in
+        their first name alone. Columns in which all are equal have no best."""
         result: set[tuple[int, int]] = set()
         groups = pd.Series(range(len(self.rows))).groupby([str(row[1 : self.names]) for row in self.rows])
         for column, (title, is_number) in enumerate(zip(self.columns, self.find_numbers(), strict=True)):
@@ -259,9 +258,9 @@ def make_sheets(tables: Iterable[Table], frame: pd.DataFrame) -> list[Sheet]:
 # --- formats of a sheet ----------------------------------------------------------------------
 def format_plain(sheet: Sheet, lines: int) -> str:
     """A sheet for a terminal: its title above the table, which has at most `lines` rows."""
-    count = len(sheet.rows) if len(sheet.rows) <= lines else lines - 1
-    end = f"\n... {len(sheet.rows) - count} rows more" if count < len(sheet.rows) else ""
-    return f"{sheet.title}\n{format_rows(sheet.rows[:count], sheet.columns, 'simple')}{end}"
+    kept = len(sheet.rows) if len(sheet.rows) <= lines else lines - 1  # one line says how many are left out
+    end = f"\n... {len(sheet.rows) - kept} rows more" if kept < len(sheet.rows) else ""
+    return f"{sheet.title}\n{format_rows(sheet.rows[:kept], sheet.columns, 'simple')}{end}"
 
 
 def format_markdown(
@@ -278,29 +277,30 @@ def format_markdown(
 
 
 def format_rows(rows: Sequence[Sequence[Any]], heads: Sequence[str], form: str = "pipe") -> str:
-    """Cells, which are not escaped, as a table: for Markdown ("pipe") or a terminal ("simple")."""
+    """Cells as a table: for Markdown ("pipe") or a terminal ("simple"). They are not escaped here."""
     frame = pd.DataFrame(list(rows), columns=list(heads), dtype=object)
     return frame.to_markdown(tablefmt=form, index=False, disable_numparse=True)
 
 
-_INTERVAL = re.compile(r" (?:± [\d.]+|\[[^]]*\])")
+_INTERVAL = re.compile(r" (?:± [\d.]+|\[[^]]*\])")  # " ± 1.3" or " [87.1, 89.6]"
 
 
 def format_latex(sheet: Sheet, compact: bool = False) -> str:
     """A sheet as a LaTeX `table`, above 40 rows a `longtable`; the best are bold. compact: no intervals."""
-    numbers, best, rows = sheet.find_numbers(), sheet.find_best(), []
+    is_number, best = sheet.find_numbers(), sheet.find_best()
+    rows = []
     for index, row in enumerate(sheet.rows):
         cells = []
         for column, cell in enumerate(row):
-            cell = escape_latex(_INTERVAL.sub("", cell) if compact and numbers[column] else cell)
-            if numbers[column]:
+            cell = escape_latex(_INTERVAL.sub("", cell) if compact and is_number[column] else cell)
+            if is_number[column]:
                 cell = re.sub(r"(?<!\d)-(?=\d)", "$-$", cell)  # a minus, not the hyphen of a range
             cells.append(rf"\textbf{{{cell}}}" if (index, column) in best else cell)
         rows.append(cells)
     table = pd.DataFrame(rows, columns=[*map(escape_latex, sheet.columns)]).to_latex(
         index=False,
         escape=False,
-        column_format="".join("r" if is_number else "l" for is_number in numbers),
+        column_format="".join("r" if right else "l" for right in is_number),
         caption=escape_latex(f"{sheet.title}. {sheet.note}".strip()),
         label=f"tab:nein-{sheet.key.replace('_', '-')}",
         longtable=len(sheet.rows) > 40,

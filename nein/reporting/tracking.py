@@ -14,9 +14,8 @@ from nein.reporting import figures as frames
 from nein.reporting import tables
 from nein.reporting.tables import Sheet
 
-#: Folder of trackers that write files, below a command's.
-FOLDER = "tracking"
-#: Trackers that take a batch of images, and the argument that names its axes.
+FOLDER = "tracking"  # in a command's folder, for trackers that write files
+#: Tracker that takes a batch of images -> the arguments that name its axes, if it has any.
 _LAYOUT: Mapping[str, Mapping[str, str]] = {"tensorboard": {"dataformats": "NHWC"}, "wandb": {}}
 
 
@@ -26,7 +25,7 @@ def check(trackers: Sequence[str]) -> None:
         return
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 
-    # The keys are members of an enumeration.
+    # A name is a string, or a member of an enumeration.
     supported = [str(getattr(key, "value", key)) for key in LOGGER_TYPE_TO_CLASS]
     installed = [str(getattr(key, "value", key)) for key in get_available_trackers()]
     for name in trackers:
@@ -37,7 +36,7 @@ def check(trackers: Sequence[str]) -> None:
             raise UserError(f"The tracker '{name}' is not installed: {hint}, or pass --trackers none.")
 
 
-def plain(config: Mapping[str, Any]) -> dict[str, Any]:
+def select_plain(config: Mapping[str, Any]) -> dict[str, Any]:
     """The entries of a configuration that every tracker takes: numbers and strings."""
     return {key: value for key, value in config.items() if isinstance(value, int | float | str)}
 
@@ -50,9 +49,11 @@ def log(
     sheets: Sequence[Sheet] = (),
     pictures: Sequence[Path] = (),
 ) -> None:
-    """Sends the estimates of a command to its trackers, as NAME, NAME/low, NAME/high and NAME/unscored, where
-    NAME is "nein/ip2p/negative/results/removal_vqa", say; and tables and images to those that take them.
-    Files are in OUT/tracking."""
+    """Sends the estimates of a command to its trackers, and tables and images to those that take them.
+
+    An estimate is NAME, NAME/low, NAME/high and NAME/unscored; NAME joins its dimensions, as in
+    "nein/ip2p/results/removal_vqa/negative".
+    """
     from accelerate import PartialState
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
@@ -65,10 +66,10 @@ def log(
         values |= {f"{name}/{end}": row[end] for end in ("low", "high", "unscored") if row[end] is not None}
     for tracker in trackers:
         tracker_class = LOGGER_TYPE_TO_CLASS[tracker]
-        folder = [str(out)] if tracker_class.requires_logging_directory else []
-        opened = tracker_class(FOLDER, *folder)
+        writes_files = tracker_class.requires_logging_directory  # then into OUT/tracking
+        opened = tracker_class(FOLDER, str(out)) if writes_files else tracker_class(FOLDER)
         opened.start()
-        opened.store_init_configuration(plain(config))
+        opened.store_init_configuration(select_plain(config))
         opened.log(values, step=0)
         for sheet in sheets:
             if hasattr(opened, "log_table"):  # of Weights & Biases

@@ -135,7 +135,7 @@ def _estimate_judged(table: ScoreTable, rates: Rates | None) -> Figures:
                 continue
             labels: Row = {"metric": f"without@{k}", "kind": kind, "direction": TEXT_TO_IMAGE}
             share = verdicts.estimate()
-            yield verdicts.describe(share, unit="%", statistic="judged", **labels)
+            yield verdicts.make_figure(share, unit="%", statistic="judged", **labels)
             if share is not None and rates is not None:
                 corrected = calibration.correct(share, rates)
                 row = number(corrected.value, unit="%", n=share.n, statistic="corrected", **labels)

@@ -76,9 +76,9 @@ def _estimate_accuracies(rows: ScoreTable, protocol: str) -> Iterator[Row]:
         for category, members in split_by_category(rows.where(variant=variant)):
             estimate = estimate_accuracy(members, category, protocol)
             labels["category"] = category
-            yield members.describe(estimate, **labels, interval="clustered")
+            yield members.make_figure(estimate, **labels, interval="clustered")
             if protocol == "paper":
-                yield members.describe(use_paper_interval(estimate), **labels, interval="normal")
+                yield members.make_figure(use_paper_interval(estimate), **labels, interval="normal")
     for variant in VARIANTS:
         reasons = Counter(rows.where(variant=variant).frame["reason"].dropna())
         labels = {"unit": "count", "task": "unread", "metric": "answers", "variant": variant}

@@ -97,7 +97,7 @@ def make_estimates(
 def _estimate_metrics(table: ScoreTable, **labels: Any) -> Iterator[Figure]:
     """The estimate of every metric of a table."""
     for (metric,), rows in table.groups("metric"):
-        yield rows.describe(estimate_mean(rows, metric), unit=find_unit(metric), metric=metric, **labels)
+        yield rows.make_figure(estimate_mean(rows, metric), unit=find_unit(metric), metric=metric, **labels)
 
 
 def find_unit(metric: str) -> str:
