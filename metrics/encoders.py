@@ -3,7 +3,8 @@
 `metrics.models` picks the loader. In this order: two-tower models (CLIP, SigLIP, ...), DINO's ViT, the
 Inception network of FID, LPIPS (which gives distances instead), sentence transformers.
 
-Axes: N images or texts, S x S pixels, L tokens of a text, T tokens of an image, D features (`width`).
+Axes: N images or texts, S x S pixels, L tokens of a text, T tokens of an image, D features (`width`), C
+channels of a feature map of h x w.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ class TwoTowers(Described):
     batch_size: int
 
     def set_properties(self) -> None:
-        """Sets width, scale, bias and quick_gelu from the model; called at the end of `__init__`."""
+        """Set width, scale, bias and quick_gelu from the model; called at the end of `__init__`."""
         with loading.exact():
-            self.width = self.text_features(["."]).shape[1]  # of any text
+            self.width = self.text_features(["."]).shape[1]  # D; any text has it
         self.scale = _read_scale(self.model)
         bias = getattr(self.model, "logit_bias", None)  # SigLIP's
         self.bias = 0.0 if bias is None else float(bias)
@@ -66,30 +67,31 @@ def _read_scale(model: Any) -> float:
     return 1.0 / float(getattr(model, "temperature", 1.0))
 
 
-#: Model types trained on lower-case texts, padded to the full length, without an attention mask. Their
-#: tokenizers do not always do this. Sources: transformers, docs/model_doc/siglip2 (padded to 64 tokens) and
-#: Siglip2Tokenizer ("training default: lowercase normalization").
+#: Model types trained on lower-case texts that were padded to the full length, without an attention mask.
+#: Their tokenizers do not always do this. Sources: transformers, docs/model_doc/siglip2 (padded to 64 tokens)
+#: and Siglip2Tokenizer ("training default: lowercase normalization").
 FULL_LENGTH = ("siglip", "siglip2")
 
 
 class HubTowers(TwoTowers):
-    """Base of two-tower models of transformers: their text tower."""
+    """Base of two-tower models of transformers; it has their text tower."""
 
     def set_tokenizer(self, tokenizer: Any) -> None:
-        """Sets the tokenizer and all that depends on it; called at the end of `__init__`."""
-        self.tokenizer, config = loading.SharedTokenizer(tokenizer), self.model.config
-        self.pads_fully = config.model_type in FULL_LENGTH
-        accepted = {*inspect.signature(self.model.get_text_features).parameters}
-        self._input_names = accepted - ({"attention_mask"} if self.pads_fully else set())
-        self.limit = int(config.text_config.max_position_embeddings)
+        """Set the tokenizer and all that depends on it; called at the end of `__init__`."""
+        self.tokenizer = loading.SharedTokenizer(tokenizer)
+        self.pads_fully = self.model.config.model_type in FULL_LENGTH
+        self._input_names = {*inspect.signature(self.model.get_text_features).parameters}
+        if self.pads_fully:
+            self._input_names.discard("attention_mask")
+        self.limit = int(self.model.config.text_config.max_position_embeddings)  # tokens of a text
         self.set_properties()
 
     def overlong(self, texts: Sequence[str]) -> list[bool]:
-        """Tell for each text whether it has more than the `limit` tokens that the model reads."""
+        """Tell for each text whether it has more tokens than the model reads."""
         return [len(ids) > self.limit for ids in self.tokenizer(list(texts), verbose=False)["input_ids"]]
 
     def tokenize(self, texts: Sequence[str]) -> dict[str, torch.Tensor]:
-        """Inputs of the text tower by name, (N, L) each, truncated to the model's limit."""
+        """Return the inputs of the text tower by name, (N, L) each, truncated to the model's limit."""
         tokens = self.tokenizer(
             [text.lower() for text in texts] if self.pads_fully else list(texts),
             padding="max_length" if self.pads_fully else True,
@@ -126,9 +128,9 @@ class PixelEncoder(Described):
 
 class ClipEncoder(PixelEncoder, HubTowers):
     """A `transformers.CLIPModel` with the image transform that OpenAI published for it. Only size, mean and
-    std come from the checkpoint's image processor: its crop can be one pixel off."""
+    std come from the checkpoint's image processor, whose crop can be one pixel off."""
 
-    preprocess: ResizeCrop
+    preprocess: ResizeCrop  # which has the mean and std that `features` reads
 
     def __init__(self, model: Any, source: loading.Source, batch_size: int) -> None:
         from transformers import AutoImageProcessor, AutoTokenizer
@@ -149,20 +151,20 @@ class ClipEncoder(PixelEncoder, HubTowers):
 
 
 def take_features(features: Any) -> torch.Tensor:
-    """Unwrap features, (N, D): transformers 5 gives an object whose `pooler_output` is the projection."""
+    """Unwrap features (N, D): transformers 5 returns an object whose `pooler_output` is the projection."""
     return features if isinstance(features, torch.Tensor) else features.pooler_output
 
 
 def join_features(features: Iterable[torch.Tensor], width: int) -> np.ndarray:
-    """Compute the batches, (n, width) each, and join them: (N, width) float32 on the CPU."""
+    """Run a generator of batches, (n, width) each, and join them: (N, width) float32 on the CPU."""
     with loading.exact():
         parts = [torch.empty(0, width), *(part.to("cpu", torch.float32) for part in features)]
     return torch.cat(parts).numpy()
 
 
 def _read_preprocessing(processor: Any, fallback: int) -> tuple[int, Any, Any]:
-    """Read (size, mean, std) from a checkpoint's image processor; `fallback` if it has no size."""
-    # Either a number, or one of {"height": S, "width": S} and {"shortest_edge": S}.
+    """Read (size, mean, std) from a checkpoint's image processor; `fallback` is the size if it has none."""
+    # A number, {"height": S, "width": S} or {"shortest_edge": S}; {}: it has no size.
     size = getattr(processor, "crop_size", None) or getattr(processor, "size", None) or {}
     side = size if isinstance(size, int) else size.get("height", size.get("shortest_edge"))
     return int(side or fallback), tuple(processor.image_mean), tuple(processor.image_std)
@@ -177,7 +179,7 @@ def load_clip(path_or_id: str, *, batch_size: int = 32, **placement: Any) -> Cli
 
 
 class HubDual(HubTowers):
-    """A two-tower model other than CLIP, with its own image processor and tokenizer."""
+    """A two-tower model of transformers other than CLIP, with its own image processor and tokenizer."""
 
     def __init__(
         self, model: Any, processor: Any, tokenizer: Any, source: loading.Source, batch_size: int = 32
@@ -186,9 +188,10 @@ class HubDual(HubTowers):
         self.set_tokenizer(tokenizer)
 
     def describe(self) -> Json:
-        padding, case = ("max_length", ", lower case") if self.pads_fully else (True, "")
         preprocess = f"{type(self.processor).__name__}, {loading.library_version()}"
-        text = f"padding {padding}, at most {self.limit} tokens{case}"
+        text = f"padding True, at most {self.limit} tokens"
+        if self.pads_fully:
+            text = f"padding max_length, at most {self.limit} tokens, lower case"
         return loading.describe_model("dual", self.model, self.source, preprocess=preprocess, text=text)
 
     def encode(self, images: Images) -> np.ndarray:
@@ -202,8 +205,8 @@ class HubDual(HubTowers):
 
 
 def load_towers(path_or_id: str, *, batch_size: int = 32, **placement: Any) -> TwoTowers:
-    """Load a two-tower model of transformers: one with `get_image_features` and `get_text_features`, such as
-    CLIP, SigLIP, ALIGN and TIPSv2. Raises MetricError for any other."""
+    """Load a two-tower model of transformers, such as CLIP, SigLIP, ALIGN and TIPSv2: one that has
+    `get_image_features` and `get_text_features`. Raises MetricError for any other."""
     from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 
     if loading.read_model_type(path_or_id) == "clip":
@@ -231,7 +234,8 @@ class ViTEncoder(PixelEncoder):
         from transformers import AutoImageProcessor
 
         self.kind, self.model, self.source, self.batch_size = kind, model, source, batch_size
-        self.width, size = model.config.hidden_size, int(model.config.image_size)
+        self.width = model.config.hidden_size
+        size = int(model.config.image_size)
         _, self.mean, self.std = _read_preprocessing(source.load_part(AutoImageProcessor), 224)
         if kind == "dino":
             self.preprocess = ResizeCrop(round(size * 256 / 224), size, self.mean, self.std)
@@ -239,9 +243,10 @@ class ViTEncoder(PixelEncoder):
             self.preprocess = CleanResize(size)
 
     def describe(self) -> Json:
-        statistics = "" if self.kind == "dino" else f"/mean-{self.mean}/std-{self.std}"
-        about = {"preprocess": f"{self.preprocess.name}{statistics}"}
-        about["feature"] = "class token of last_hidden_state"
+        preprocess = self.preprocess.name
+        if self.kind != "dino":  # DINO's transform has mean and std in its name
+            preprocess += f"/mean-{self.mean}/std-{self.std}"
+        about = {"preprocess": preprocess, "feature": "class token of last_hidden_state"}
         return loading.describe_model(self.kind, self.model, self.source, **about)
 
     def features(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -250,6 +255,7 @@ class ViTEncoder(PixelEncoder):
 
 
 def load_vit(path_or_id: str, *, batch_size: int = 32, kind: str = "dino", **placement: Any) -> ViTEncoder:
+    """Load a ViT for DINO, or with kind "fid" in place of Inception; placement: as for `load_clip`."""
     from transformers import ViTModel
 
     model, source = loading.load_model(ViTModel, path_or_id, "vit", add_pooling_layer=False, **placement)
@@ -279,8 +285,8 @@ class InceptionEncoder(PixelEncoder):
 
 
 def load_fid(path_or_id: str, *, device: str, dtype: str, batch_size: int = 32) -> PixelEncoder:
-    """Load clean-fid's network ("inception": from torch's cache, downloaded if missing; or its file), or a
-    ViT by folder or hub id. Raises MetricError, also for any other file."""
+    """Load clean-fid's network: "inception" (in torch's cache, downloaded if missing), or its file. A folder
+    or hub id loads a ViT. Raises MetricError, also for any other file."""
     path = Path(path_or_id)
     if path_or_id != "inception" and not path.is_file():
         return load_vit(path_or_id, device=device, dtype=dtype, batch_size=batch_size, kind="fid")
@@ -320,13 +326,13 @@ def fid_origins(path_or_id: str) -> list[Need] | None:
 
 
 # --- LPIPS ---------------------------------------------------------------------------------
-#: Trunks with published weights.
+#: Convolutional networks ("trunks") whose features are compared; lpips has published weights for them.
 NETS = ("alex", "vgg", "squeeze")
 
 
 class LpipsNetwork(Described):
     """An `lpips.LPIPS` module (arXiv:1801.03924). `distances` equals `module(a, b)` on images in [-1, 1], but
-    runs the trunk once per batch for a target that several images share."""
+    runs the trunk only once per batch for a target that several images share."""
 
     def __init__(self, module: Any, source: loading.Source, batch_size: int = 16) -> None:
         self.module, self.source, self.batch_size = module, source, batch_size
@@ -343,11 +349,10 @@ class LpipsNetwork(Described):
         for image, target in zip(images, targets, strict=True):
             if image.shape != target.shape:
                 raise MetricError(f"LPIPS needs equal sizes, not {image.shape} and {target.shape}.")
-        first_rows: dict[int, int] = {}  # id of a target -> its first row, by which the target is known
-        for row, target in enumerate(targets):
-            first_rows.setdefault(id(target), row)
-        target_rows = [first_rows[id(target)] for target in targets]
-        rows = sorted(range(len(images)), key=target_rows.__getitem__)  # equal targets lie side by side
+        # A target is known by its first row, since several rows can hold the same array.
+        first_rows: dict[int, int] = {}  # id of a target -> its first row
+        target_rows = [first_rows.setdefault(id(target), row) for row, target in enumerate(targets)]
+        rows = sorted(range(len(images)), key=lambda row: target_rows[row])  # equal targets side by side
         distances = np.full(len(images), np.nan)  # (N,)
         with loading.exact():
             for batch in group_by(rows, lambda row: images[row].shape, self.batch_size):
@@ -362,21 +367,21 @@ class LpipsNetwork(Described):
         """Distance of n images, (n,) float64. pixels: targets, then images; target_of: image -> target."""
         import lpips
 
-        count = len(pixels) - len(target_of)  # number of targets
+        targets = len(pixels) - len(target_of)  # number of targets
         x = pixels.to(self._parameter.device).permute(0, 3, 1, 2)  # N H W 3 -> N 3 H W
         x = self.module.scaling_layer(x.to(self._parameter.dtype) / 127.5 - 1)  # N 3 H W
         total: Any = 0
         for level, features in enumerate(self.module.net(x)):
             unit = lpips.normalize_tensor(features)  # N C h w, of length 1 along C
-            squared = (unit[count:] - unit[:count][target_of]) ** 2  # n C h w
+            squared = (unit[targets:] - unit[:targets][target_of]) ** 2  # n C h w
             weighted = self.module.lins[level](squared) if self.module.lpips else squared
             total = total + weighted.sum(1).mean((1, 2)).double()  # (n,)
         return total.cpu().numpy()
 
 
 def build_lpips(net: str, *, pretrained: bool, linear: bool = True) -> Any:
-    """Build an `lpips.LPIPS`. pretrained: with the weights that torchvision (trunk) and lpips (linear layers)
-    publish; otherwise random."""
+    """Build an `lpips.LPIPS`. pretrained: with the published weights of trunk (torchvision) and linear layers
+    (lpips); otherwise random. linear: whether there are linear layers."""
     import lpips
 
     # The module draws random weights first; the caller's random state must not change.
@@ -437,7 +442,8 @@ class SentenceEncoder(Described):
 
     def __init__(self, model: Any, source: loading.Source, batch_size: int = 32) -> None:
         self.model, self.source, self.batch_size = model, source, batch_size
-        self.modalities, self.quick_gelu = model.modalities, _has_quick_gelu(model)
+        self.modalities = model.modalities  # "text", "image", ...
+        self.quick_gelu = _has_quick_gelu(model)
         self.width = self.encode_text(["."]).shape[1]
 
     def describe(self) -> Json:

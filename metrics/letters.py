@@ -20,7 +20,7 @@ from nein.metrics.chat import strip_thoughts
 from nein.metrics.judges.base import paper_says_present, parse_yes_no
 
 LETTERS = string.ascii_uppercase
-#: What a choice is read from: the written answer, or the probabilities of the letters.
+#: From what a choice is read: the written answer, or the probabilities of the letters.
 SCORINGS = ("generated", "logprob")
 
 #: Texts that pandas reads as missing: the default `na_values` of `pandas.read_csv`, which VLMEvalKit uses.
@@ -33,8 +33,8 @@ class Letter(NamedTuple):
     """The letter that an answer chooses, or None and a reason."""
 
     letter: str | None
-    reason: str  # why there is no letter
-    declined: bool = False  # VLMEvalKit's rule: the answer chooses none, so no language model is asked
+    reason: str  # why there is no letter; "" if there is one
+    declined: bool = False  # VLMEvalKit's rule: the answer refuses to choose; no language model is asked
 
 
 _SEVERAL = Letter(None, "several options are named")
@@ -45,8 +45,8 @@ def parse(answer: str, options: Sequence[str | None], rule: str = "fixed") -> Le
     to 26 options.
 
     rule  "fixed": a letter at the beginning or in a statement ("the answer is B"), else the text of exactly
-          one option. "A" before another word is the article unless something marks it. "vlmevalkit": see
-          `read_vlmevalkit`; an option may be None (`drop_missing`).
+          one option. "A" before another word is the article unless a sign or a word marks it as a letter.
+          "vlmevalkit": see `read_vlmevalkit`; an option may be None (`drop_missing`).
     """
     choose("letter rule", rule, RULES)
     if not 2 <= len(options) <= len(LETTERS):
@@ -60,10 +60,11 @@ def drop_missing(options: Sequence[str]) -> tuple[str | None, ...]:
 
 
 def read_verdicts(answers: Sequence[str], rule: str = "fixed") -> Letter:
-    """Find the only option answered with yes. answers: one per option. rule: "fixed", the first word decides;
-    "paper", "yes" in any case is a yes, and everything else a no."""
+    """Find the only option answered with yes, from one answer per option. rule: "fixed", the first word
+    decides; "paper", only "yes" in any case is a yes, and everything else a no."""
     choose("yes-no rule", rule, ("fixed", "paper"))
-    verdicts = [parse_yes_no(a) if rule == "fixed" else paper_says_present(a) for a in answers]
+    read = parse_yes_no if rule == "fixed" else paper_says_present
+    verdicts = [read(answer) for answer in answers]  # None: neither yes nor no
     if None in verdicts:
         return Letter(None, f"the answer about option {LETTERS[verdicts.index(None)]} is neither yes nor no")
     if verdicts.count(True) != 1:
@@ -86,9 +87,9 @@ def read_vlmevalkit(answer: str, options: Sequence[str | None]) -> Letter:
     """VLMEvalKit's exact matching (`can_infer`), its step before it asks a language model.
 
     The characters .()[],:;!*#{} become blanks; the only option whose letter is a word of its own is the
-    answer. Else the only option whose text occurs in the answer (any case, also inside a word). A "Z" without
-    a letter, and four sentences of refusal, choose nothing. Quirks kept: "A" as an article counts as the
-    letter, and a lower-case letter does not.
+    answer. Else it is the only option whose text occurs in the answer (any case, also inside a word). A "Z"
+    without a letter, and four sentences of refusal, choose nothing. Quirks kept: "A" as an article counts as
+    the letter, and a lower-case letter does not.
 
     Source: https://github.com/open-compass/VLMEvalKit, vlmeval/utils/matching_util.py at commit 0f27427e of
     25 May 2025, days before NegVQA.
@@ -113,7 +114,7 @@ _LEAD = r"(?:answer|option|choice|letter|choose|select|pick)"  # words that anno
 # Borders of a single letter: no Latin letter, digit or apostrophe with a letter touches it.
 _LATIN = r"0-9A-Za-z_\u00c0-\u024f"
 _BEFORE, _AFTER = rf"(?<![{_LATIN}'])", rf"(?![{_LATIN}]|'[{_LATIN}])"
-#: Special tokens that decoders leave in a text.
+#: Special tokens that decoding may leave in a text.
 _SPECIAL_TOKEN = re.compile(r"<\|[\w-]{1,40}\|>|</?s>|<eos>|<end_of_turn>")
 #: An answer in a JSON object, in a Python dictionary, or in tags.
 _FIELD = re.compile(
@@ -127,8 +128,7 @@ _ALONE = re.compile(r"[\s*_`\"'(\[{<$#>.:-]*(?:<[a-z_]+>\s*)?(?P<letter>[A-Za-z]
 
 def read_fixed(answer: str, options: Sequence[str]) -> Letter:
     """Our own rule (`parse`). Thoughts and excluded letters ("not B") are ignored. In order: the whole answer
-    is a letter; it is an option's text; statements; a marked letter at the beginning; option texts within
-    it."""
+    is a letter; the whole is an option's text; then the steps of `_read_sentence`."""
     visible = strip_thoughts(_SPECIAL_TOKEN.sub(" ", _normalize(answer)))
     if visible is None:
         return Letter(None, "the answer was cut off while the model was thinking")
@@ -136,14 +136,14 @@ def read_fixed(answer: str, options: Sequence[str]) -> Letter:
     fields = {field["value"] or field["tagged"] or "" for field in _FIELD.finditer(text)}
     if len(fields) == 1:
         text = fields.pop().strip()
-    letters = LETTERS[: len(options)]
     if not text:
         return Letter(None, "the answer is empty")
+    letters = LETTERS[: len(options)]
 
     # The whole answer is a letter, or an option's text.
     if match := _ALONE.fullmatch(text):
         letter = match["letter"]
-        # An option whose own text is this letter: "x", or the lower-case "b".
+        # It may be the text of an option: any letter that is no option's, or a lower-case one ("b").
         if letter.upper() not in letters or (letter in map(_strip, options) and letter.islower()):
             if choice := _match_option(letter, options, _strip) or _match_option(letter, options, _fold):
                 return choice
@@ -162,7 +162,7 @@ def read_fixed(answer: str, options: Sequence[str]) -> Letter:
 
 
 def _match_option(text: str, options: Sequence[str], simplify: Callable[[str], str]) -> Letter | None:
-    """The only option that equals the text after `simplify`; None for none or several."""
+    """Find the only option that equals the text after `simplify`; None if none or several do."""
     matches = [k for k, option in enumerate(options) if simplify(option) == simplify(text)]
     return Letter(LETTERS[matches[0]], "") if len(matches) == 1 else None
 
@@ -176,11 +176,13 @@ _LETTER_WORD = re.compile(rf"{_BEFORE}[A-Z]{_AFTER}")
 
 
 def _read_sentence(text: str, letters: str, options: Sequence[str]) -> Letter:
-    """Find the letter, in order: option texts with letters, statements, a first letter, option texts."""
-    by_text, first = _find_option_text(text, options), _FIRST_LETTER.match(text)
-    # Options such as "Point A" contain letters of their own.
-    has_letters = any(len(_keep_words(o)) > 1 and _LETTER_WORD.search(_normalize(o)) for o in options)
-    if by_text.letter is not None and has_letters:
+    """Find the letter by, in order: option texts that hold letters, statements, a marked letter at the
+    beginning, option texts."""
+    by_text = _find_option_text(text, options)
+    first = _FIRST_LETTER.match(text)
+    # Options such as "Point A" hold letters, which must not be read as answers.
+    hold_letters = any(len(_keep_words(o)) > 1 and _LETTER_WORD.search(_normalize(o)) for o in options)
+    if by_text.letter is not None and hold_letters:
         agrees = first is None or first["letter"] not in letters or first["letter"] == by_text.letter
         return by_text if agrees else _SEVERAL
     if stated := _find_statement(text, letters, options, first["letter"] if first else ""):
@@ -194,7 +196,7 @@ def _make_letter(letter: str, letters: str) -> Letter:
     return Letter(letter, "") if letter in letters else Letter(None, f"'{letter}' is no option")
 
 
-# Forms of a text: " Ａ “Red” Dog." => 'A "Red" Dog.' (strip) => 'a "red" dog.' (fold) => "a red dog" (words)
+# Forms of a text: " Ａ “Red” Dog." => _strip: 'A "Red" Dog.' _fold: 'a "red" dog.' _keep_words: "a red dog"
 def _normalize(text: str) -> str:
     """Replace full-width, circled and mathematical letters and quotes by plain ones; drop invisible signs."""
     plain = unicodedata.normalize("NFKC", text).translate(str.maketrans("’‘“”", "''\"\""))
@@ -215,10 +217,12 @@ def _keep_words(text: str) -> str:
 
 def _remove_list(text: str, letters: str, options: Sequence[str]) -> str:
     """Remove a repeated list of the options ("A. cat B. dog"), which chooses nothing."""
-    texts = [re.escape(_strip(option)) for option in options]
-    endings = [rf"\s*{text}" if text else r"(?![).:])" for text in texts]
-    item = "|".join(rf"\(?{letter}[).:]+{ending}" for letter, ending in zip(letters, endings, strict=True))
-    return re.sub(rf"(?<!\w)(?:(?:{item})[\s,.;|]*){{2,}}", " ", text, flags=re.IGNORECASE).strip()
+    items = []  # patterns: "A. cat", "(B) dog"
+    for letter, option in zip(letters, options, strict=True):
+        option_text = re.escape(_strip(option))
+        items.append(rf"\(?{letter}[).:]+" + (rf"\s*{option_text}" if option_text else r"(?![).:])"))
+    two_or_more = rf"(?<!\w)(?:(?:{'|'.join(items)})[\s,.;|]*){{2,}}"
+    return re.sub(two_or_more, " ", text, flags=re.IGNORECASE).strip()
 
 
 def _remove_excluded(text: str, letters: str) -> tuple[str, bool]:
@@ -258,17 +262,17 @@ _STATEMENT = re.compile(
 
 
 def _find_statement(text: str, letters: str, options: Sequence[str], first: str) -> Letter | None:
-    """Letter that all statements agree on; None without statements. A letter called "the answer" outranks
-    others; `first`, a marked letter at the beginning, must not disagree."""
+    """Find the letter that all statements agree on; None without statements. A letter called "the answer"
+    outranks others. `first`, a marked letter at the beginning ("": none), must not disagree."""
     named: list[tuple[str, str]] = []  # (letter, group of `_STATEMENT` or "answer")
     for match in _STATEMENT.finditer(text):
-        groups = ("lead", "box", "bold", "round", "subject", "colon", "object")
-        group = next(name for name in groups if match[name])
-        letter, lead_word = match[group], (match["word"] or "").lower()
+        group = match.lastgroup or ""  # the group of the letter: no other group closes after it
+        letter = match[group]
+        lead_word = (match["word"] or "").lower()
         if letter.islower() and group != "lead":
             continue
         # "the answer is a dog" has an article, "option a" a letter.
-        is_article = letter.islower() and re.match(r" [a-z]", text[match.end(group) : match.end(group) + 2])
+        is_article = letter.islower() and re.compile(" [a-z]").match(text, match.end(group))
         if is_article and lead_word not in ("option", "choice", "letter"):
             continue
         named.append((letter.upper(), "answer" if lead_word == "answer" else group))
@@ -285,11 +289,11 @@ def _find_statement(text: str, letters: str, options: Sequence[str], first: str)
     if len(answers) == 1 and (last in answers or last_group == "round"):
         return Letter(answers.pop(), "")
     stated = {letter for letter, _ in valid} | ({first} & set(letters))
-    return _SEVERAL if stated != {last} else Letter(last, "")
+    return Letter(last, "") if stated == {last} else _SEVERAL
 
 
 def _lists_letters(text: str, letters: str) -> bool:
-    """Whether letters are joined ("A and B", "A, B"), are the only words, or are keys of an object."""
+    """Whether letters are joined ("A and B", "A, B"), the only words ("A B"), or keys of a JSON object."""
     letter = rf"\(?([{letters}])\)?"
     joined = rf"{_BEFORE}{letter}\s*(?:and|n?or|&|/|,)\s*{letter}{_AFTER}"
     only_words = set(text.split()) if re.fullmatch(rf"(?:[{letters}]\s+)+[{letters}]", text) else set()
@@ -306,8 +310,10 @@ _DENIAL = (
 
 
 def _find_option_text(text: str, options: Sequence[str]) -> Letter:
-    """The only option whose words occur and are not denied; the longer one where two overlap."""
-    remaining, named, has_denied = f" {_keep_words(text)} ", [], False
+    """Find the only option whose words occur and are not denied; the longer one where two overlap."""
+    remaining = f" {_keep_words(text)} "  # words that no longer option has used
+    named = []  # indices of options
+    has_denied = False
     option_texts = [_keep_words(option) for option in options]
     for k in sorted(range(len(options)), key=lambda k: -len(option_texts[k])):
         option_text = option_texts[k]

@@ -42,12 +42,12 @@ class EditPair:
     edited: np.ndarray | str  # the editor's output
     target: np.ndarray | str = "no target image"  # the ideal output (NeIn: the source image)
     sample: np.ndarray | str = "no sample image"  # the unedited image
-    object: str = ""  # that the instruction says is absent, e.g. "traffic light"
+    object: str = ""  # the denied object: the instruction says that it is absent, e.g. "traffic light"
     caption: str = ""  # of the target; names the objects to retain; may be empty
-    target_key: str = ""  # SHA-256 of size and pixels; computed by default
+    target_key: str = ""  # SHA-256 of size and pixels; "": computed here
     sample_key: str = ""  # likewise
     things: Sequence[SceneObject] | str = "the data do not list the objects in the image"  # in the sample
-    upright: np.ndarray | None = None  # `edited`, rotated by its EXIF tag, for detectors
+    upright: np.ndarray | None = None  # `edited`, rotated by its EXIF tag, for detectors; None: it has no tag
     sample_upright: np.ndarray | None = None  # `sample`, likewise
 
     def __post_init__(self) -> None:
@@ -56,7 +56,7 @@ class EditPair:
                 object.__setattr__(self, name, pixel_digest(image))
 
     def find_sample(self, upright: bool) -> tuple[str, np.ndarray | str]:
-        """Return (key, unedited image). upright: rotated by its EXIF tag, as detectors see it."""
+        """Return (key, unedited image). upright: whether rotated by its EXIF tag, as detectors see it."""
         if upright and self.sample_upright is not None:
             return pixel_digest(self.sample_upright), self.sample_upright
         return self.sample_key, self.sample
@@ -78,7 +78,7 @@ class EditPair:
 
 @dataclass(frozen=True)
 class Settings:
-    """Options of scoring. `Metric.settings` lists those that decide a metric's values.
+    """Options of scoring. `Metric.settings` names those that decide a metric's values.
 
     align       "stretch", as published: the edited image is stretched to the target's size. "crop": the
                 target is first cropped like NeIn's samples (rule r64) at `resolution` (512 for NeIn, 64 for
@@ -87,7 +87,7 @@ class Settings:
                 case; objects are roots of noun chunks, repetitions kept for VQA. "fixed": the first word
                 decides, any other answer is unscored; objects are distinct nouns (`metrics.presence`).
     evidence    "both": Retention also asks about the other protocol's objects and stores all replies
-                (`objects_of` in the detail), so that it can be recomputed without a judge. Same scores.
+                (`objects_of` in the detail). It can then be recomputed without a judge. Same scores.
     """
 
     align: Literal["stretch", "crop"] = "stretch"
@@ -96,7 +96,7 @@ class Settings:
     threshold: float = 0.1  # a detection counts strictly above it; 0.1 in the pipeline that NeIn uses
     article: Literal["none", "a_an"] = "none"  # in questions; released code: "none", paper: "a_an"
     evidence: Literal["own", "both"] = "own"
-    before: bool = False  # Removal also asks about the object in the unedited sample; same scores
+    asks_sample: bool = False  # Removal also asks about the object in the unedited sample; same scores
     batch_size: int = 32  # images per pass through a network
 
     def __post_init__(self) -> None:
@@ -108,7 +108,7 @@ class Settings:
             raise MetricError(f"The detection threshold is {self.threshold}; it must be in [0, 1).")
 
     def identity(self, name: str) -> Any:
-        """Value of the setting `name` for fingerprints; that of "align" includes the resolution."""
+        """Return the setting `name` for a fingerprint; "align" includes the resolution."""
         if name == "align" and self.align == "crop":
             return f"crop at {self.resolution}"
         return getattr(self, name)
@@ -119,17 +119,17 @@ class Batch:
     """Edits that are scored together."""
 
     items: Sequence[EditPair]
-    models: Mapping[str, Any] = field(default_factory=dict)  # kind -> from `load_encoder` or `load_judge`
+    models: Mapping[str, Any] = field(default_factory=dict)  # kind ("clip", "vqa", ...) -> loaded model
     settings: Settings = field(default_factory=Settings)
-    # Metrics that one pass of a judge serves, including those already scored: the last bits of an answer can
-    # depend on the other questions of its batch.
+    # Metrics whose questions a judge gets in one pass, including those already scored: the last bits of an
+    # answer can depend on the other questions of its batch.
     names: tuple[str, ...] = ()
-    features: Store = field(default_factory=MemoryStore)  # of targets
+    features: Store = field(default_factory=MemoryStore)  # features of targets
     records: Store = field(default_factory=MemoryStore)  # judges' replies about unedited samples
     _computed: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def select(self, items: Sequence[EditPair]) -> Batch:
-        """Copy for other items; the batch itself for its own."""
+        """Return a copy with these items; for its own items the batch itself, with all that it computed."""
         return self if items is self.items else replace(self, items=items, _computed={})
 
     def compute_once(self, key: Hashable, compute: Callable[[], Result]) -> Result:
@@ -156,8 +156,8 @@ class Batch:
         from nein.metrics.preprocess import map_images, stretch
 
         pairs = [(np.asarray(item.edited), self.targets[item.target_key]) for item in self.items]
-        jobs = [(edited, target.shape[1::-1]) for edited, target in pairs]  # (image, (width, height))
-        stretched = map_images(lambda job: stretch(*job), jobs)
+        jobs = [(edited, (target.shape[1], target.shape[0])) for edited, target in pairs]
+        stretched = map_images(lambda job: stretch(image=job[0], size=job[1]), jobs)
         return [(edited, target) for edited, (_, target) in zip(stretched, pairs, strict=True)]
 
     def edited_features(self, kind: str) -> list[Feature]:
@@ -172,7 +172,9 @@ class Batch:
 
     def caption_features(self, kind: str) -> list[Feature]:
         """Features of every item's caption."""
-        captions = list(dict.fromkeys(item.caption for item in self.items if item.caption.strip()))
+        captions = list(
+            dict.fromkeys(item.caption for item in self.items if item.caption.strip())
+        )  # distinct
         rows = self._encode(self.models[kind].encode_text, captions)
         by_caption = dict(zip(captions, rows, strict=True))
         return [by_caption.get(item.caption, "no caption") for item in self.items]
@@ -180,14 +182,14 @@ class Batch:
     def _encode(self, encode: Callable[[Any], np.ndarray], inputs: Sequence[Any]) -> list[Feature]:
         """Features of every input, or the reason why it cannot be encoded."""
         rows: list[Feature] = []
-        for part in split_chunks(inputs, self.settings.batch_size):
-            rows += isolate(lambda chunk: list(encode(chunk)), part)  # (n, D) => n rows (D,)
+        for chunk in split_chunks(inputs, self.settings.batch_size):
+            rows += isolate(lambda part: list(encode(part)), chunk)  # (n, D) => n rows (D,)
         fault = "the features are not finite"
         return [row if isinstance(row, str) or np.isfinite(row).all() else fault for row in rows]
 
     def _encode_targets(self, kind: str) -> dict[str, Feature]:
-        """Target key -> features. The cache counts for exactly this batch: last bits can depend on it."""
-        targets, model = self.targets, self.models[kind]
+        """Target key -> features. Cached per batch: last bits can depend on the other images of a pass."""
+        model, targets = self.models[kind], self.targets
         alignment = "stretch" if self.settings.align == "stretch" else f"r64-{self.settings.resolution}"
         batch_key = hashlib.sha256("\n".join(targets).encode()).hexdigest()[:16]
         store_keys = {key: f"{key}-{alignment}-{batch_key}" for key in targets}
@@ -195,7 +197,7 @@ class Batch:
         if all(row is not None and row.ndim == 1 and np.isfinite(row).all() for row in cached.values()):
             return cached
         rows = dict(zip(targets, self._encode(model.encode, list(targets.values())), strict=True))
-        if any(isinstance(row, str) for row in rows.values()):
+        if any(isinstance(row, str) for row in rows.values()):  # then nothing is cached
             return {key: f"the target: {row}" if isinstance(row, str) else row for key, row in rows.items()}
         for key, row in rows.items():
             self.features.put(model.fingerprint, store_keys[key], row)
@@ -269,7 +271,7 @@ class Metric:
 
 def score(metrics: Sequence[Metric], batch: Batch) -> dict[str, list[Score]]:
     """Compute metrics: name -> one Score per item, unscored if an image is missing or the metric fails.
-    Judges are asked as if the metrics of `batch.names` were computed too. Raises MetricError."""
+    Judges also get the questions of the metrics `batch.names`. Raises MetricError."""
     for metric in metrics:
         for kind in metric.models:
             if kind not in batch.models:
@@ -284,9 +286,9 @@ def score(metrics: Sequence[Metric], batch: Batch) -> dict[str, list[Score]]:
             items = [item for item, fault in zip(batch.items, faults, strict=True) if fault is None]
             usable[metric.images] = faults, replace(batch, items=items, names=names, _computed={})
         faults, part = usable[metric.images]
-        results = iter(isolate(lambda items: metric.score(part.select(items)), part.items))  # noqa: B023 - at once
-        scores[metric.name] = []
-        for fault in faults:
-            result = next(results) if fault is None else fault  # a Score, or why there is none
-            scores[metric.name].append(Score(None, result) if isinstance(result, str) else result)
+        scored = isolate(lambda items: metric.score(part.select(items)), part.items)  # noqa: B023 - called at once
+        results: list[Any] = list(faults)  # per item: a Score, or why there is none
+        for index, result in zip([i for i, fault in enumerate(faults) if fault is None], scored, strict=True):
+            results[index] = result
+        scores[metric.name] = [Score(None, r) if isinstance(r, str) else r for r in results]
     return scores

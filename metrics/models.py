@@ -1,7 +1,7 @@
 """Loads the models of metrics by reference: image encoders, judges, multiple-choice models, rewards, duals.
 
-A reference names a checkpoint (folder, hub id), a served model, a plug-in or Python code. The table above
-each function names the loaders as "module:function". At the end: what a model downloads.
+A reference names a checkpoint (folder or hub id), a served model, a plug-in or Python code. The table above
+each function has the loaders, as "module:function". At the end: what a model downloads.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def load_encoder(
 
 
 # --- judges --------------------------------------------------------------------------------
-#: Kind -> checkpoint type (`model_type` of its config.json) -> loader; "": any other type.
+#: Kind of judge -> checkpoint type (`model_type` of its config.json) -> loader; "": any other type.
 JUDGES: dict[str, dict[str, str]] = {
     "vqa": {"llava_next": "nein.metrics.judges.llava:load", "": "nein.metrics.chat.asking:ChatJudge.load"},
     "ovd": {"owlv2": "nein.metrics.judges.detectors:load_owlv2", "": "nein.metrics.judges.detectors:load"},
@@ -56,7 +56,7 @@ REFERENCES: dict[str, str] = {
     "attribute": "nein.metrics.models:load_plugin",
     "served": "nein.metrics.chat.asking:ChatJudge.load",
 }
-#: Options that a loader gets only if it has such a parameter.
+#: Options that a loader gets only if it has such a parameter; any other must be one.
 _OPTIONAL = ("quantization", "pad", "backend")
 
 
@@ -74,14 +74,14 @@ def load_judge(
     """
     choose("kind of judge", kind, JUDGES)
     path_or_id = references.locate_embedded(path_or_id)
-    reference = references.parse_reference(path_or_id)
+    reference_kind = references.parse_reference(path_or_id).kind
     options |= {"device": device, "dtype": dtype}
-    if reference.is_code:
+    if references.parse_reference(path_or_id).is_code:
         return load_plugin(path_or_id, kind=kind, **options)
-    if reference.kind == "served" and kind != "vqa":
+    if reference_kind == "served" and kind != "vqa":
         raise MetricError(f"A served model can only be the judge 'vqa', not '{kind}'.")
-    loader = REFERENCES.get(reference.kind)
-    if loader is None:
+    loader = REFERENCES.get(reference_kind)
+    if loader is None:  # a checkpoint
         from nein.metrics.loading import read_model_type
 
         loader = JUDGES[kind].get(read_model_type(path_or_id) or "", JUDGES[kind][""])
@@ -100,8 +100,8 @@ def check_reference(path_or_id: str) -> None:
         endpoint.check_chat(path_or_id)
 
 
-#: Entry-point group of other packages' judges, `plugin:NAME`: a judge (`metrics.judges.base`), or a function
-#: `load(kind=..., device=..., dtype=..., **options)` that makes one.
+#: Entry-point group of other packages' judges, `plugin:NAME`: each a judge (`metrics.judges.base`), or a
+#: function `load(kind=..., device=..., dtype=..., **options)` that makes one.
 GROUP = "nein.judges"
 #: Kind of judge -> the method that it must have.
 METHODS = {"vqa": "ask", "ovd": "detect", "itm": "match"}
@@ -109,7 +109,8 @@ METHODS = {"vqa": "ask", "ovd": "detect", "itm": "match"}
 
 def load_plugin(path_or_id: str, *, kind: str, **options: Any) -> Any:
     """Load a judge of another package or of a file. Raises MetricError."""
-    plugin = judge = find_plugin(path_or_id)
+    plugin = find_plugin(path_or_id)
+    judge = plugin
     if not hasattr(plugin, METHODS[kind]) or isinstance(plugin, type):  # a function, or a class to be called
         options = {"kind": kind, **options}
         try:
@@ -119,7 +120,7 @@ def load_plugin(path_or_id: str, *, kind: str, **options: Any) -> Any:
                 f"'{path_or_id}' is neither a judge nor a function of {', '.join(options)} that makes one."
             ) from None
         judge = plugin(**options)
-    needed = ["fingerprint", "describe", METHODS[kind], *(["template"] if kind == "vqa" else [])]
+    needed = ["fingerprint", "describe", METHODS[kind]] + (["template"] if kind == "vqa" else [])
     if missing := [name for name in needed if not hasattr(judge, name)]:
         raise MetricError(f"'{path_or_id}' is not a judge '{kind}': it has no {', '.join(missing)}.")
     return _Plugin(judge, source_digest(plugin))
@@ -127,17 +128,17 @@ def load_plugin(path_or_id: str, *, kind: str, **options: Any) -> Any:
 
 def find_plugin(path_or_id: str) -> Any:
     """Find the object that a reference names: a judge, or a function that makes one. Raises MetricError."""
-    reference = references.parse_reference(path_or_id)
-    if reference.kind == "attribute":
+    parsed = references.parse_reference(path_or_id)
+    if parsed.kind == "attribute":
         plugin = references.load_attribute(path_or_id)
     else:
         points = {point.name: point for point in metadata.entry_points(group=GROUP)}
         if not points:
             raise MetricError(f"'{path_or_id}': no installed package has judges (entry points of '{GROUP}').")
         try:
-            plugin = points[choose("judge plug-in", reference.name, points)].load()
+            plugin = points[choose("judge plug-in", parsed.name, points)].load()
         except (ImportError, AttributeError) as error:
-            raise MetricError(f"The judge plug-in '{reference.name}' cannot be loaded: {error}.") from None
+            raise MetricError(f"The judge plug-in '{parsed.name}' cannot be loaded: {error}.") from None
     if not callable(plugin) and not any(hasattr(plugin, method) for method in METHODS.values()):
         raise MetricError(f"'{path_or_id}' is neither a judge nor a function that makes one.")
     return plugin
@@ -149,7 +150,7 @@ class _Plugin:
     def __init__(self, judge: Any, source: str) -> None:
         self._judge, self.fingerprint = judge, f"{judge.fingerprint}-{source[:12]}"
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Any:  # everything else is the judge's
         return getattr(self._judge, name)
 
 
@@ -200,7 +201,8 @@ def check_reward(reference: str) -> tuple[str, str]:
         raise MetricError(f"'{reference}' is not a reward; expected {forms}.")
     choose("kind of reward", kind, REWARDS)
     model = references.locate_embedded(model)
-    if kind != "editscore" or not references.expand_user(Path(model, "adapter_config.json")).is_file():
+    is_lora = references.expand_user(Path(model, "adapter_config.json")).is_file()  # which names its base
+    if kind != "editscore" or not is_lora:
         endpoint.check_chat(model)
     return kind, model
 
@@ -225,7 +227,7 @@ def load_dual(reference: str, *, device: str = "cpu", dtype: str = "float32", ba
     """
     reference = references.locate_embedded(reference)
     prefix = dual_prefix(reference)
-    if references.parse_reference(reference).kind == "attribute" and prefix is None:
+    if prefix is None and references.parse_reference(reference).kind == "attribute":
         from nein.metrics import dual
 
         model = references.load_attribute(reference)
@@ -238,7 +240,7 @@ def load_dual(reference: str, *, device: str = "cpu", dtype: str = "float32", ba
 
 
 def dual_prefix(reference: str) -> str | None:
-    """Prefix of a reference that is a key of `DUALS`; None for a folder or hub id."""
+    """Return the prefix of a reference if it is a key of `DUALS`; None for a folder or hub id."""
     prefix, colon, _ = reference.partition(":")
     return prefix if prefix in DUALS and (colon or prefix in ("random", "constant")) else None
 
@@ -254,18 +256,18 @@ ORIGINS: dict[str, str] = {
 
 def origins(kind: str, reference: str) -> list[references.Need]:
     """List the downloads of a model; none for a folder or an endpoint. kind: of an encoder or judge; "dual";
-    "text" (a dual that encodes sentences only); any other word: transformers' layout. Raises MetricError."""
+    "text" (a dual for sentences only); any other word: a repository of transformers. Raises MetricError."""
     reference = references.locate_embedded(reference)
     if references.is_local(reference) or references.parse_reference(reference).kind in REFERENCES:
         return []
     if kind in ("dual", "text"):
-        kind = dual_prefix(reference) or ""
+        kind = dual_prefix(reference) or ""  # a key of `ORIGINS`, or a word without a meaning there
         if kind in ("random", "constant"):
             return []
         reference = reference.removeprefix("sentence:")
-    lister = ORIGINS.get(kind)
-    downloads = pkgutil.resolve_name(lister)(reference) if lister else None
-    if downloads is not None:
-        return downloads
-    need = references.Need.parse(reference)
-    return [need] if need else []
+    if kind in ORIGINS:
+        downloads = pkgutil.resolve_name(ORIGINS[kind])(reference)
+        if downloads is not None:  # None: one repository
+            return downloads
+    repository = references.Need.parse(reference)
+    return [repository] if repository else []

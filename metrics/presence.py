@@ -4,11 +4,11 @@ Source: NeIn (CVPRW 2025), section 4, and https://github.com/tanbuinhat/NeIn, ev
 sample with denied object S, unedited image F and edited image E:
 
     Removal      1 if the judge does not see S in E, else 0.
-    AUC-Removal  1 - s, with s the detector's best score for S in E, or 0 where Removal is 1. The mean is the
-                 area that NeIn's script integrates: that of an empirical distribution function over [0, 1].
-    Retention    Fraction of the caption's objects that the judge sees in F and also in E.
+    AUC-Removal  1 - s; s is the detector's best score for S in E, taken as 0 where Removal is 1. The mean is
+                 the area under the scores' empirical distribution function, as NeIn's script integrates it.
+    Retention    Fraction of the caption's objects seen in F that the judge also sees in E.
 
-In this order: the metrics, the questions to the judge, the objects that a caption names.
+In this order: the questions to the judge, the metrics, the objects that a caption names.
 """
 
 from __future__ import annotations
@@ -34,105 +34,21 @@ Protocol = Literal["paper", "fixed"]
 _OTHER_PROTOCOL: dict[Protocol, Protocol] = {"paper": "fixed", "fixed": "paper"}
 
 
-# --- the metrics -----------------------------------------------------------------------------------
+# --- questions to a judge, asked once for all metrics of a batch ------------------------------------
 @dataclass(frozen=True)
 class Observation:
     """One judge's replies about one edit and its unedited sample."""
 
     pair: EditPair
     objects: list[str]  # named by the caption, under the protocol
-    other_objects: list[str]  # likewise under the other protocol, with evidence "both"
+    other_objects: list[str]  # with evidence "both": those under the other protocol; else the same
     sample_replies: dict[str, Reply]  # word -> reply about the sample
     in_sample: list[str]  # those of `objects` seen in the sample: list 1 of the paper
-    asked_again: list[str]  # words that Retention asks about the edit
+    asked_again: list[str]  # words that Retention asks about the edit: `in_sample`, and more as evidence
     edit_replies: dict[str, Reply]  # word -> reply about the edit
-    denied_in_sample: dict[str, Reply]  # denied object -> reply about the sample, with `Settings.before`
+    denied_in_sample: Reply | None  # about the denied object in the sample; None if it was not asked
 
 
-def removal_by_vqa(judge: JudgedBatch, observation: Observation) -> Score:
-    """Removal (VQA): 1 if the judge says that the object is not in the edit."""
-    name, detail = observation.pair.object, _removal_detail(judge, observation)
-    reply = observation.edit_replies[name]
-    if isinstance(reply, BaseException):
-        return _make_unscored(reply, detail)
-    answer = reply["answer"]
-    detail |= {**reply, "question": judge.question(name)}
-    present = not paper_says_removed(answer) if judge.by_paper else parse_yes_no(answer)
-    if present is None:
-        return Score(None, f"the answer {answer!r} is neither yes nor no", detail)
-    return Score(float(not present), f"the judge answered {answer!r}", detail)
-
-
-def removal_by_ovd(judge: JudgedBatch, observation: Observation, *, soft: bool = False) -> Score:
-    """Removal (OVD): 1 if no box is above the threshold. soft, AUC-Removal: 1 minus the best score."""
-    reply, detail = observation.edit_replies[observation.pair.object], _removal_detail(judge, observation)
-    if isinstance(reply, BaseException):
-        return _make_unscored(reply, detail)
-    score, threshold, present = reply["score"], judge.settings.threshold, judge.sees(reply)
-    why = f"best score {score:.3f} is {'above' if present else 'not above'} {threshold}"
-    value = 1.0
-    if present:
-        value = 1.0 - score if soft else 0.0
-    return Score(value, why, {**detail, **reply, "threshold": threshold})
-
-
-def retention(judge: JudgedBatch, observation: Observation) -> Score:
-    """Retention: fraction of the caption's objects seen in the sample that are also seen in the edit."""
-    objects, before = observation.objects, observation.sample_replies
-    in_sample, after = observation.in_sample, observation.edit_replies
-    protocol = judge.settings.protocol
-    detail: dict[str, Any] = {
-        "objects": list(objects),
-        "in_sample": list(in_sample),
-        "protocol": protocol,
-        "before": {word: _shorten(reply) for word, reply in before.items()},
-        "after": {word: _shorten(after[word]) for word in observation.asked_again},
-    }
-    if judge.kind == "ovd":
-        detail["threshold"] = judge.settings.threshold
-    if judge.settings.evidence == "both":
-        objects_of = {protocol: objects, _OTHER_PROTOCOL[protocol]: observation.other_objects}
-        detail["objects_of"] = {name: objects_of[name] for name in ("fixed", "paper")}
-
-    # A missing or unreadable reply leaves the edit unscored.
-    replies = [(word, before[word]) for word in objects] + [(word, after[word]) for word in in_sample]
-    for word, reply in replies:
-        if isinstance(reply, BaseException):
-            return _make_unscored(reply, detail, f"{word}: ")
-    if not in_sample:
-        return Score(None, NOTHING_FOUND, detail)
-    in_edit = {word: judge.sees(after[word]) for word in in_sample}
-    for word, seen in in_edit.items():
-        if seen is None:
-            answer = _shorten(after[word])
-            return Score(None, f"the answer {answer!r} about '{word}' is neither yes nor no", detail)
-
-    retained = sum(in_edit[word] is True for word in in_sample)  # under "paper" a word may occur twice
-    lost = ", ".join(word for word, seen in in_edit.items() if not seen)
-    why = f"{retained} of {len(in_sample)} objects are still there" + (f"; lost: {lost}" if lost else "")
-    return Score(retained / len(in_sample), why, detail)
-
-
-def _removal_detail(judge: JudgedBatch, observation: Observation) -> dict[str, Any]:
-    detail: dict[str, Any] = {"object": observation.pair.object, "protocol": judge.settings.protocol}
-    for word, reply in observation.denied_in_sample.items():  # one word at most
-        detail |= {"before": {word: _shorten(reply)}, "present_before": judge.sees(reply)}
-    return detail
-
-
-def _make_unscored(error: BaseException, detail: Mapping[str, Any], prefix: str = "") -> Score:
-    return Score(None, f"{prefix}{reason(error)}", detail, again=isinstance(error, NoAnswer))
-
-
-def _shorten(reply: Reply) -> Any:
-    """Short form of a reply: the answer, the score, or the error."""
-    if isinstance(reply, BaseException):
-        return {"error": reason(reply)}
-    # Nine digits distinguish all float32, so that a verdict recomputed later is the same.
-    return reply["answer"] if "answer" in reply else float(f"{reply['score']:.9g}")
-
-
-# --- questions to a judge, once for all metrics of a batch ------------------------------------------
 #: Kind of judge -> metrics that ask it about the denied object.
 _REMOVAL = {"vqa": ("removal_vqa",), "ovd": ("removal_ovd", "auc_removal")}
 
@@ -146,44 +62,51 @@ class JudgedBatch:
 
     def observe(self) -> list[Observation]:
         """Ask about the samples, then about the edits for the objects seen in the samples."""
-        pairs, names, protocol = self.batch.items, self.batch.names, self.settings.protocol
-        asks_both = self.settings.evidence == "both"
+        pairs, protocol = self.batch.items, self.settings.protocol
+        asks_both = self.settings.evidence == "both"  # the objects of both protocols
 
         # Objects that the captions name.
         objects: list[list[str]] = [[] for _ in pairs]
         other_objects = objects
-        if f"retention_{self.kind}" in names:
+        if f"retention_{self.kind}" in self.batch.names:
             objects = self._find_objects(protocol)
             other_objects = self._find_objects(_OTHER_PROTOCOL[protocol]) if asks_both else objects
         if self.kind == "ovd":
             objects = [_merge_distinct(row) for row in objects]
 
-        # Those that the samples show.
+        # Objects that the judge sees in the samples.
         sample_replies = self._ask_about_samples(list(map(_merge_distinct, objects, other_objects)))
         in_sample, asked_again = [], []
         for row, replies in zip(objects, sample_replies, strict=True):
             seen = [word for word in row if self.sees(replies[word])]
-            by_either = [word for word in replies if asks_both and self._sees_by_either(replies[word])]
+            evidence = [word for word in replies if asks_both and self._sees_by_either(replies[word])]
             in_sample.append(seen)
-            asked_again.append([word for word in replies if word in seen or word in by_either])
+            asked_again.append([word for word in replies if word in seen or word in evidence])
 
         # The edits: the denied object, and the objects seen in the sample.
-        scores_removal = not {*names}.isdisjoint(_REMOVAL[self.kind])
+        scores_removal = not {*self.batch.names}.isdisjoint(_REMOVAL[self.kind])
         denied = [[pair.object] if scores_removal else [] for pair in pairs]
         edits = [pair.edited for pair in pairs]
         if self.kind == "ovd":  # transformers' detection pipeline rotates images by EXIF
             edits = [pair.edited if pair.upright is None else pair.upright for pair in pairs]
         edit_replies = self._ask(edits, list(map(_merge_distinct, denied, asked_again)))
-        denied_in_sample = self._ask_about_samples(denied if self.settings.before else [[] for _ in pairs])
-        heard = sample_replies, in_sample, asked_again, edit_replies, denied_in_sample
-        return list(map(Observation, pairs, objects, other_objects, *heard))  # in the order of its fields
+        denied_replies = self._ask_about_samples(denied if self.settings.asks_sample else [[] for _ in pairs])
+        return [
+            Observation(
+                pair, objects=objects[i], other_objects=other_objects[i], sample_replies=sample_replies[i],
+                in_sample=in_sample[i], asked_again=asked_again[i], edit_replies=edit_replies[i],
+                denied_in_sample=denied_replies[i].get(pair.object),
+            )
+            for i, pair in enumerate(pairs)
+        ]  # fmt: skip
 
     def _find_objects(self, protocol: Protocol) -> list[list[str]]:
         captions = [pair.caption for pair in self.batch.items]
-        return caption_objects(captions, protocol=protocol, excluded=[p.object for p in self.batch.items])
+        denied = [pair.object for pair in self.batch.items]
+        return caption_objects(captions, protocol=protocol, excluded=denied)
 
     def question(self, word: str) -> str:
-        """The judge's question about an object; it also names the reply in the store."""
+        """Write the judge's question about an object; it is also part of the reply's key in the store."""
         if self.kind == "ovd":
             return f"label:{word}"
         return find_template(self.judge.template).ask_presence(word, self.settings.article)
@@ -214,8 +137,10 @@ class JudgedBatch:
         """Yield word -> reply per image. Raises the judge's error."""
         if self.kind == "ovd":
             for detections in self.judge.detect(images, words, self.settings.threshold):
-                boxes = {word: [round(x, 2) for x in found.box] for word, found in detections.items()}
-                yield {word: {"score": found.score, "box": boxes[word]} for word, found in detections.items()}
+                replies = {}
+                for word, found in detections.items():
+                    replies[word] = {"score": found.score, "box": [round(x, 2) for x in found.box]}
+                yield replies
             return
         answers = self.judge.ask(images, [[self.question(word) for word in row] for row in words])
         for row, row_answers in zip(words, answers, strict=True):
@@ -225,30 +150,28 @@ class JudgedBatch:
         """Word -> reply per unedited sample, from the store or asked once and stored."""
         store, space = self.batch.records, self.judge.fingerprint
         samples = [pair.find_sample(upright=self.kind == "ovd") for pair in self.batch.items]  # (key, image)
-        images: dict[str, Any] = {}  # sample -> image
-        replies: dict[str, dict[str, Reply]] = {}  # sample -> word -> reply
+        images: dict[str, Any] = dict(samples)
+        replies: dict[str, dict[str, Reply]] = {sample: {} for sample in images}  # sample -> word -> reply
         missing: dict[str, dict[str, str]] = {}  # sample -> word -> its key in the store
-        for (sample, image), row in zip(samples, words, strict=True):
-            images.setdefault(sample, image)
-            known = replies.setdefault(sample, {})
+        for (sample, _), row in zip(samples, words, strict=True):
             for word in row:
                 key = hashlib.sha256(f"{sample}\0{self.question(word)}".encode()).hexdigest()
-                if (record := store.get(space, key)) is not None:
-                    known[word] = record
+                if (stored := store.get(space, key)) is not None:
+                    replies[sample][word] = stored
                 else:
                     missing.setdefault(sample, {})[word] = key
         new_replies = self._ask([images[sample] for sample in missing], list(map(list, missing.values())))
         for (sample, keys), answers in zip(missing.items(), new_replies, strict=True):
             replies[sample] |= answers
             for word, reply in answers.items():
-                if not isinstance(reply, BaseException):
+                if not isinstance(reply, BaseException):  # a failure is asked again next time
                     store.put(space, keys[word], reply)
         rows = zip(samples, words, strict=True)
         return [{word: replies[sample][word] for word in row} for (sample, _), row in rows]
 
 
 def _describe_answer(answer: Any) -> dict[str, Any]:
-    """`Answer` of a VQA judge as a JSON object."""
+    """`Answer` of a VQA judge as a JSON object. A plug-in's answer may lack the version."""
     version = {"version": answer.version} if getattr(answer, "version", "") else {}
     probabilities = {"p_yes": answer.p_yes, "p_no": answer.p_no}
     return {"answer": answer.text, "tokens": answer.token_count, **probabilities, **version}
@@ -256,6 +179,93 @@ def _describe_answer(answer: Any) -> dict[str, Any]:
 
 def _merge_distinct(*rows: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(word for row in rows for word in row))
+
+
+# --- the metrics -----------------------------------------------------------------------------------
+def removal_by_vqa(judged: JudgedBatch, observation: Observation) -> Score:
+    """Removal (VQA): 1 if the judge says that the object is not in the edit."""
+    detail = _describe_removal(judged, observation)
+    reply = observation.edit_replies[observation.pair.object]
+    if isinstance(reply, BaseException):
+        return _make_unscored(reply, detail)
+    answer = reply["answer"]
+    detail |= {**reply, "question": judged.question(observation.pair.object)}
+    present = not paper_says_removed(answer) if judged.by_paper else parse_yes_no(answer)
+    if present is None:
+        return Score(None, f"the answer {answer!r} is neither yes nor no", detail)
+    return Score(float(not present), f"the judge answered {answer!r}", detail)
+
+
+def removal_by_ovd(judged: JudgedBatch, observation: Observation, *, soft: bool = False) -> Score:
+    """Removal (OVD): 1 if no box is above the threshold, else 0; soft (AUC-Removal): else 1 - best score."""
+    detail = _describe_removal(judged, observation)
+    reply = observation.edit_replies[observation.pair.object]
+    if isinstance(reply, BaseException):
+        return _make_unscored(reply, detail)
+    present = judged.sees(reply)
+    score, threshold = reply["score"], judged.settings.threshold
+    why = f"best score {score:.3f} is {'above' if present else 'not above'} {threshold}"
+    value = 1.0
+    if present:
+        value = 1.0 - score if soft else 0.0
+    return Score(value, why, {**detail, **reply, "threshold": threshold})
+
+
+def retention(judged: JudgedBatch, observation: Observation) -> Score:
+    """Retention: fraction of the caption's objects seen in the sample that are also seen in the edit."""
+    objects, in_sample = observation.objects, observation.in_sample
+    before, after = observation.sample_replies, observation.edit_replies
+    protocol = judged.settings.protocol
+    detail: dict[str, Any] = {
+        "objects": list(objects),
+        "in_sample": list(in_sample),
+        "protocol": protocol,
+        "before": {word: _shorten(reply) for word, reply in before.items()},
+        "after": {word: _shorten(after[word]) for word in observation.asked_again},
+    }
+    if judged.kind == "ovd":
+        detail["threshold"] = judged.settings.threshold
+    if judged.settings.evidence == "both":
+        objects_of = {protocol: objects, _OTHER_PROTOCOL[protocol]: observation.other_objects}
+        detail["objects_of"] = {name: objects_of[name] for name in ("fixed", "paper")}
+
+    # A missing or unreadable reply leaves the edit unscored.
+    replies = [(word, before[word]) for word in objects] + [(word, after[word]) for word in in_sample]
+    for word, reply in replies:
+        if isinstance(reply, BaseException):
+            return _make_unscored(reply, detail, f"{word}: ")
+    if not in_sample:
+        return Score(None, NOTHING_FOUND, detail)
+    in_edit = {word: judged.sees(after[word]) for word in in_sample}
+    for word, seen in in_edit.items():
+        if seen is None:
+            answer = _shorten(after[word])
+            return Score(None, f"the answer {answer!r} about '{word}' is neither yes nor no", detail)
+
+    retained = sum(in_edit[word] is True for word in in_sample)  # under "paper" a word may occur twice
+    lost = ", ".join(word for word, seen in in_edit.items() if not seen)
+    why = f"{retained} of {len(in_sample)} objects are still there" + (f"; lost: {lost}" if lost else "")
+    return Score(retained / len(in_sample), why, detail)
+
+
+def _describe_removal(judged: JudgedBatch, observation: Observation) -> dict[str, Any]:
+    name, reply = observation.pair.object, observation.denied_in_sample
+    detail: dict[str, Any] = {"object": name, "protocol": judged.settings.protocol}
+    if reply is not None:
+        detail |= {"before": {name: _shorten(reply)}, "present_before": judged.sees(reply)}
+    return detail
+
+
+def _make_unscored(error: BaseException, detail: Mapping[str, Any], prefix: str = "") -> Score:
+    return Score(None, f"{prefix}{reason(error)}", detail, again=isinstance(error, NoAnswer))
+
+
+def _shorten(reply: Reply) -> Any:
+    """Short form of a reply: the answer, the score, or the error."""
+    if isinstance(reply, BaseException):
+        return {"error": reason(reply)}
+    # Nine digits distinguish all float32, so that a verdict recomputed later is the same.
+    return reply["answer"] if "answer" in reply else float(f"{reply['score']:.9g}")
 
 
 ScoreOne = Callable[[JudgedBatch, Observation], Score]
@@ -268,21 +278,22 @@ def _score_batch(kind: str, score_one: ScoreOne, batch: Batch) -> list[Score]:
     return [score_one(judged, observation) for observation in observations]
 
 
-# Removal needs the sample, although it does not ask about it: without it the edit is not comparable, and both
-# metrics are computed in one pass over the same edits.
-def _metric(name: str, title: str, kind: Any, judge: str, score_one: ScoreOne) -> Metric:
-    settings = ("protocol", "article" if judge == "vqa" else "threshold")
-    needs, source = ("edited", "sample", judge), "NeIn (CVPRW 2025), Table 3; section 4"
-    score = partial(_score_batch, judge, score_one)
-    return Metric(name, title, "per cent", "higher", (0.0, 1.0), kind, needs, score, settings, source)
+def _make_metric(name: str, title: str, value_kind: Any, judge_kind: str, score_one: ScoreOne) -> Metric:
+    return Metric(
+        name, title, "per cent", "higher", range=(0.0, 1.0), kind=value_kind,
+        # Removal, too, needs the sample: one pass scores both metrics on the same edits.
+        needs=("edited", "sample", judge_kind), score=partial(_score_batch, judge_kind, score_one),
+        settings=("protocol", "article" if judge_kind == "vqa" else "threshold"),
+        source="NeIn (CVPRW 2025), Table 3; section 4",
+    )  # fmt: skip
 
 
 METRICS = (
-    _metric("removal_vqa", "Removal (VQA)", "proportion", "vqa", removal_by_vqa),
-    _metric("retention_vqa", "Retention (VQA)", "bounded", "vqa", retention),
-    _metric("removal_ovd", "Removal (OVD)", "proportion", "ovd", removal_by_ovd),
-    _metric("auc_removal", "AUC-Removal", "bounded", "ovd", partial(removal_by_ovd, soft=True)),
-    _metric("retention_ovd", "Retention (OVD)", "bounded", "ovd", retention),
+    _make_metric("removal_vqa", "Removal (VQA)", "proportion", "vqa", removal_by_vqa),
+    _make_metric("retention_vqa", "Retention (VQA)", "bounded", "vqa", retention),
+    _make_metric("removal_ovd", "Removal (OVD)", "proportion", "ovd", removal_by_ovd),
+    _make_metric("auc_removal", "AUC-Removal", "bounded", "ovd", partial(removal_by_ovd, soft=True)),
+    _make_metric("retention_ovd", "Retention (OVD)", "bounded", "ovd", retention),
 )
 
 
@@ -332,27 +343,30 @@ def _parse(captions: tuple[str, ...]) -> Mapping[str, _Parse]:
     """Caption -> its parse."""
     parses = {}
     for caption, doc in zip(captions, spacy_model().pipe(captions), strict=True):
-        roots, nouns = [chunk.root for chunk in doc.noun_chunks], []
+        roots = [chunk.root for chunk in doc.noun_chunks]
+        nouns = []
         for root in roots:
             if root.pos_ in ("NOUN", "PROPN") and root.lemma_.lower() not in NOT_OBJECTS:
                 compounds = [token.lemma_.lower() for token in root.lefts if token.dep_ == "compound"]
                 name = singular(" ".join([*compounds, root.text.lower()]), root.lemma_.lower())
-                no_signs = [word for word in name.split() if any(map(str.isalnum, word))]
-                nouns.append((" ".join(no_signs), root.i))
+                words_of = [word for word in name.split() if any(map(str.isalnum, word))]  # without signs
+                nouns.append((" ".join(words_of), root.i))
         words = tuple((token.text.lower(), token.lemma_.lower()) for token in doc)
         parses[caption] = _Parse(tuple(root.text for root in roots), tuple(nouns), words)
     return parses
 
 
 def _drop_excluded(parse: _Parse, excluded: str) -> list[str]:
-    """Distinct nouns without the excluded name, also matched word by word: parsers split names."""
-    words, name = parse.words, excluded.split()
+    """List distinct nouns without the excluded name ("": none), matched word by word: parsers split names."""
+    if not excluded:
+        return list(dict.fromkeys(noun for noun, _ in parse.nouns if noun))
+    parts, words = excluded.split(), parse.words
     covered: set[int] = set()  # indices of words that are part of the excluded name
-    for start in range(len(words) - len(name) + 1 if name else 0):
-        if all(part in words[start + i] for i, part in enumerate(name)):  # as written or as a lemma
-            covered |= {start + i for i in range(len(name))}
+    for start in range(len(words) - len(parts) + 1):
+        if all(part in words[start + i] for i, part in enumerate(parts)):  # as written or as a lemma
+            covered.update(range(start, start + len(parts)))
     nouns = dict.fromkeys(noun for noun, head in parse.nouns if noun and head not in covered)
-    return [n for n in nouns if not excluded or (n != excluded and not n.endswith(f" {excluded}"))]
+    return [noun for noun in nouns if noun != excluded and not noun.endswith(f" {excluded}")]
 
 
 @lru_cache(maxsize=4096)

@@ -1,7 +1,7 @@
 """Rewards: judges that score a whole edit, or pick the better of two, given source image and instruction.
 
 `metrics.load_reward` loads one; `rank_edits` scores several edits of one image. In this order: the interface,
-EditScore (scores one edit), `Pairwise` (compares two).
+`EditScore` (scores one edit), `Pairwise` (compares two).
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class RewardJudge(Described):
 
     def __init__(self, model: Any) -> None:
         self.model = model
-        self.usage: Callable[[], Json] = getattr(model, "usage", dict)
+        self.usage: Callable[[], Json] = getattr(model, "usage", dict)  # cost so far; {} of a local model
         self.stop: Callable[[], None] = getattr(model, "stop", lambda: None)  # ends requests to a server
 
     def score(self, sources: Images, edits: Images, instructions: Sequence[str]) -> list[Score]:
-        """Score every edit; higher is better, the scale is the judge's own."""
+        """Score every edit; higher is better. Each judge has a scale of its own."""
         raise NotImplementedError
 
     def prefer(
@@ -50,10 +50,10 @@ class RewardJudge(Described):
 
 
 def rank_edits(judge: RewardJudge, source: np.ndarray, edits: Images, instruction: str) -> list[Score]:
-    """Score every edit of one image; for a judge that compares, by its mean preference over all others."""
+    """Score every edit of one image. A judge that compares gives each its mean preference over the others."""
 
-    def score(rows: Sequence[np.ndarray]) -> list[Score]:
-        return judge.score([source] * len(rows), rows, [instruction] * len(rows))
+    def score(some: Images) -> list[Score]:
+        return judge.score([source] * len(some), some, [instruction] * len(some))
 
     def compare(pairs: Sequence[tuple[int, int]]) -> list[Score]:
         first, second = [edits[i] for i, _ in pairs], [edits[k] for _, k in pairs]
@@ -65,23 +65,20 @@ def rank_edits(judge: RewardJudge, source: np.ndarray, edits: Images, instructio
     if not judge.compares:
         return isolate(score, edits, leave_unscored)
     pairs = list(itertools.combinations(range(len(edits)), 2))
-    preferences: list[list[float]] = [[] for _ in edits]  # edit -> over each other edit, 0 to 1
+    preferences: list[list[float]] = [[] for _ in edits]  # per edit: its preference over each other, 0 to 1
     reasons = []  # why comparisons failed
-    for (i, k), vote in zip(pairs, isolate(compare, pairs, leave_unscored), strict=True):
-        if vote.value is None:
-            reasons.append(vote.reason)
+    for (i, k), preference in zip(pairs, isolate(compare, pairs, leave_unscored), strict=True):
+        if preference.value is None:
+            reasons.append(preference.reason)
         else:
-            preferences[i].append(vote.value)
-            preferences[k].append(1 - vote.value)
-    why = reasons[0] if reasons else "there is no other edit to compare with"
-    return [
-        Score(sum(row) / len(row), f"of {len(row)} comparisons") if row else Score(None, why)
-        for row in preferences
-    ]
+            preferences[i].append(preference.value)
+            preferences[k].append(1 - preference.value)
+    failed = Score(None, reasons[0] if reasons else "there is no other edit to compare with")
+    return [Score(sum(p) / len(p), f"of {len(p)} comparisons") if p else failed for p in preferences]
 
 
 def check_edits(images: Sequence[Images], instructions: Sequence[str]) -> None:
-    """Raise MetricError unless every list has one valid image per instruction."""
+    """Raise MetricError unless every list of images has one valid image per instruction."""
     for row in images:
         if len(row) != len(instructions):
             raise MetricError(f"{len(row)} images but {len(instructions)} instructions were given.")
@@ -100,7 +97,7 @@ def check_edits(images: Sequence[Images], instructions: Sequence[str]) -> None:
 
 #: Largest number in an answer; numbers from 0 to 25 become scores from 0 to 10.
 RANGE = 25
-#: Sampling of the released code; the seed of pass k is SEED + k.
+#: Sampling of the released code. The seed of pass k is SEED + k; TOKENS limits an answer.
 SEED, TEMPERATURE, TOP_P, TOP_K, TOKENS = 42, 0.7, 0.9, 20, 512
 _FORM = (
     "You look at pictures that a program made. Answer with one JSON object and nothing else, the reasoning "
@@ -122,8 +119,8 @@ OWN_QUESTIONS = {
 class EditScore(RewardJudge):
     """Scores from 0 to 10, read from the JSON object of an answer; unscored without two numbers in range.
 
-    passes     Answers per question, with seeds 42, 43, ...; their scores are averaged. Released: 1.
-    questions  SC and PQ -> question, with <instruction>.
+    passes     Answers per question, with seeds 42, 43, ...; their scores are averaged. Released code: 1.
+    questions  "SC" and "PQ" -> question; in it, <instruction> is replaced.
     """
 
     def __init__(self, chat: Chat, *, passes: int = 1, questions: dict[str, str] = OWN_QUESTIONS) -> None:
@@ -139,7 +136,7 @@ class EditScore(RewardJudge):
             "passes": self.passes,
             "decoding": f"temperature {TEMPERATURE:g}, seed {SEED} and up, at most {TOKENS} tokens",
             "texts": self.questions,
-            "numbers": "plain or as strings",  # another parser would be another reward
+            "numbers": "plain or as strings",  # what `read_numbers` takes: it decides the scores, too
         }
 
     def score(self, sources: Images, edits: Images, instructions: Sequence[str]) -> list[Score]:
@@ -154,37 +151,41 @@ class EditScore(RewardJudge):
                 messages.append(Message(("<img1>: ", source, "<img2>: ", edit, sc), seed))
                 messages.append(Message(("<img1>: ", edit, pq), seed))
         sampling = Sampling(max_tokens=TOKENS, temperature=TEMPERATURE, top_p=TOP_P, top_k=TOP_K)
-        answers = self.chat.complete(messages, sampling)
-        pairs = [*zip(answers[::2], answers[1::2], strict=True)]  # (SC, PQ): all edits, then the next pass
-        return [_average_passes(pairs[index :: len(edits)]) for index in range(len(edits))]
+        answers = self.chat.complete(messages, sampling)  # SC and PQ of all edits, then the next pass
+        scores = []
+        for first in range(0, 2 * len(edits), 2):
+            starts = range(first, len(answers), 2 * len(edits))  # of this edit's answers, per pass
+            scores.append(_average_passes([(answers[k], answers[k + 1]) for k in starts]))
+        return scores
 
 
-def _average_passes(pairs: Sequence[tuple[Completion, Completion]]) -> Score:
+def _average_passes(passes: Sequence[tuple[Completion, Completion]]) -> Score:
     """Score of one edit from its answers (SC, PQ) in all passes."""
     numbers = []  # per pass: the two numbers about SC, the two about PQ
     all_sc, all_pq, values = [], [], []  # per pass, 0 to 10
-    for pair in pairs:
-        for answer in pair:
+    for answers in passes:
+        for answer in answers:
             if answer.error is not None:
                 return Score(None, reason(answer.error), again=isinstance(answer.error, NoAnswer))
         try:
-            numbers.append([read_numbers(answer.text) for answer in pair])
+            numbers.append([read_numbers(answer.text) for answer in answers])
         except ValueError as error:
-            return Score(None, str(error), {"answers": [answer.text for answer in pair]})
+            return Score(None, str(error), {"answers": [answer.text for answer in answers]})
         sc, pq = (min(row) / (RANGE / 10) for row in numbers[-1])
         all_sc.append(sc)
         all_pq.append(pq)
         values.append(math.sqrt(sc * pq))
-    sc, pq, value = (sum(column) / len(column) for column in (all_sc, all_pq, values))
+    sc, pq, value = (sum(column) / len(column) for column in (all_sc, all_pq, values))  # means over passes
     return Score(value, f"SC {sc:.2f}, PQ {pq:.2f}", {"SC": sc, "PQ": pq, "numbers": numbers})
 
 
 def read_numbers(answer: str) -> list[float]:
     """Read the two numbers of an answer, also as strings ("20"). Raises ValueError."""
-    text, quoted = strip_thoughts(answer) or "", f"the answer {answer[:80]!r}"
+    text = strip_thoughts(answer) or ""
+    quoted = f"the answer {answer[:80]!r}"
     try:
         entries = json.loads(text[text.find("{") : text.rfind("}") + 1])["score"]
-        numbers = [math.nan if isinstance(entry, bool) else float(entry) for entry in entries]
+        numbers = [math.nan if isinstance(entry, bool) else float(entry) for entry in entries]  # True is no 1
     except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
         entries, numbers = None, []
     if not isinstance(entries, list) or len(numbers) != 2 or not all(map(math.isfinite, numbers)):
@@ -201,8 +202,8 @@ AUTHORS_FILE = "vie_prompts.py"
 
 
 def load_editscore(path_or_id: str, *, passes: int = 1, **options: Any) -> EditScore:
-    """Load EditScore on an endpoint, an image-text model of transformers, or a folder with its LoRA, which
-    names its base. A folder's `AUTHORS_FILE` replaces our questions. Raises MetricError."""
+    """Load EditScore on an endpoint, an image-text model of transformers, or a folder with a LoRA, which
+    names its base. `AUTHORS_FILE` in a folder replaces our questions. Raises MetricError."""
     folder = expand_user(path_or_id)
     is_adapter = (folder / ADAPTER).is_file()
     chat = _load_adapter(folder, **options) if is_adapter else open_chat(path_or_id, **options)
@@ -213,12 +214,14 @@ def load_editscore(path_or_id: str, *, passes: int = 1, **options: Any) -> EditS
 
 def _read_questions(file: Path) -> dict[str, str]:
     """Read SC and PQ -> question from string constants of the authors' file; it is parsed, not run."""
-    rules = ("two_image_edit_rule", "tie_rule_SC", "rule_PQ")
-    names = ["_context_no_delimit_reasoning_first", *(f"_prompts_0shot_{rule}" for rule in rules)]
+    names = (
+        "_context_no_delimit_reasoning_first", "_prompts_0shot_two_image_edit_rule",
+        "_prompts_0shot_tie_rule_SC", "_prompts_0shot_rule_PQ",
+    )  # fmt: skip
     try:
-        assigned = [line for line in ast.parse(file.read_bytes()).body if isinstance(line, ast.Assign)]
-        texts = {ast.unparse(line.targets[0]): line.value for line in assigned}
-        context, about, sc, pq = (ast.literal_eval(texts[name]) for name in names)
+        assignments = [line for line in ast.parse(file.read_bytes()).body if isinstance(line, ast.Assign)]
+        values = {ast.unparse(line.targets[0]): line.value for line in assignments}  # name -> constant
+        context, about, sc, pq = (ast.literal_eval(values[name]) for name in names)
     except (SyntaxError, ValueError, KeyError) as error:
         raise MetricError(
             f"'{file}' lacks EditScore's questions ({reason(error)}); copy editscore/{AUTHORS_FILE} from "
@@ -250,7 +253,7 @@ def _load_adapter(folder: Path, **options: Any) -> Chat:
 
 
 # --- the better of two edits, asked in both orders ----------------------------------------------------------
-OPTIONS = ("the picture in the middle", "the picture on the right")  # A, B
+OPTIONS = ("the picture in the middle", "the picture on the right")  # A and B of the question
 QUESTION = (
     "Three pictures side by side. On the left is the original; in the middle and on the right are two edits "
     'of it. The editor was told: "{instruction}" Which edit is as it was told?'
@@ -260,8 +263,8 @@ QUESTION = (
 class Pairwise(RewardJudge):
     """Asks a multiple-choice model for the better of two edits; it sees source and edits side by side.
 
-    The model is asked in both orders. The mean of ln P(first) - ln P(second) decides, in which a preference
-    for a position cancels; without probabilities the letters decide, and two that disagree are no preference
+    The model is asked in both orders. The mean of ln P(first) - ln P(second) decides; a preference for a
+    position cancels in it. Without probabilities the letters decide; two that disagree are no preference
     (0.5). `detail` has the letters of both orders.
     """
 
@@ -281,14 +284,16 @@ class Pairwise(RewardJudge):
         self, sources: Images, first: Images, second: Images, instructions: Sequence[str]
     ) -> list[Score]:
         check_edits([sources, first, second], instructions)
-        sheets, questions = [], []  # two per pair: in this order, swapped
+        sheets, questions = [], []  # two of each per pair of edits: in this order, swapped
         for source, a, b, instruction in zip(sources, first, second, instructions, strict=True):
             sheets += [_join_images([source, a, b]), _join_images([source, b, a])]
-            question = QUESTION.replace("{instruction}", instruction)
-            prompt = f"{question}\nA. {OPTIONS[0]}\nB. {OPTIONS[1]}\nAnswer with the letter alone."
-            questions += [[ChoiceQuestion(Prompt("", prompt), len(OPTIONS), question, OPTIONS)]] * 2
+            wording = QUESTION.replace("{instruction}", instruction)
+            prompt = f"{wording}\nA. {OPTIONS[0]}\nB. {OPTIONS[1]}\nAnswer with the letter alone."
+            question = ChoiceQuestion(Prompt("", prompt), len(OPTIONS), question=wording, texts=OPTIONS)
+            questions += [[question], [question]]
         replies = [row[0] for row in answer_each(self.model, sheets, questions, self._scorings)]
-        return [_read_preference(*pair) for pair in zip(replies[::2], replies[1::2], strict=True)]
+        orders = [replies[k : k + 2] for k in range(0, len(replies), 2)]  # per pair of edits
+        return [_read_preference(straight, swapped) for straight, swapped in orders]
 
 
 #: White gap between the images of a sheet, as a fraction of their height.
@@ -296,7 +301,7 @@ GAP = 0.06
 
 
 def _join_images(images: Images) -> np.ndarray:
-    """Images side by side on white, (H, W, 3) uint8, resized to the first one's size."""
+    """Draw images side by side on white, (H, W, 3) uint8, resized to the size of the first."""
     from PIL import Image
 
     height, width = images[0].shape[:2]
@@ -311,7 +316,7 @@ def _join_images(images: Images) -> np.ndarray:
 
 def _read_preference(straight: Reply, swapped: Reply) -> Score:
     """Preference for the first edit, from the replies in both orders."""
-    letters: list[str | None] = []
+    letters: list[str | None] = []  # straight and swapped; None: the answer has none
     differences: list[float] = []  # ln P(A) - ln P(B), straight and swapped
     for order, reply in (("first", straight), ("second", swapped)):
         if reply.error:
@@ -322,12 +327,13 @@ def _read_preference(straight: Reply, swapped: Reply) -> Score:
             differences.append(a - b)
     detail: dict[str, Any] = {"letters": letters, "difference": None}
     if len(differences) == 2:
-        difference = (differences[0] - differences[1]) / 2
+        difference = (differences[0] - differences[1]) / 2  # mean of ln P(first) - ln P(second)
         value = 0.5 if difference == 0 else float(difference > 0)
         return Score(value, f"ln P differs by {difference:.3g}", {**detail, "difference": difference})
     if None in letters:
         return Score(None, f"no letter in {[straight.text, swapped.text]!r}", detail)
-    value = {("A", "B"): 1.0, ("B", "A"): 0.0}.get((letters[0], letters[1]), 0.5)
+    preferences = {"AB": 1.0, "BA": 0.0}  # letters straight and swapped; any others: no preference
+    value = preferences.get(f"{letters[0]}{letters[1]}", 0.5)
     return Score(value, f"said {letters[0]}, then {letters[1]}", detail)
 
 

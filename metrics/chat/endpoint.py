@@ -1,7 +1,8 @@
 """Asks chat models behind an OpenAI-compatible endpoint: vLLM, SGLang, Ollama, hosted services.
 
 A reference is `openai:URL#MODEL`, such as `openai:http://localhost:8000/v1#Qwen/Qwen2.5-VL-7B-Instruct`.
-The API key comes from the environment (`nein.loading.service.KEYS`) and appears in requests only.
+`connect` opens one; the checks of references stand with it at the end. The API key comes from the
+environment (`nein.loading.service.KEYS`) and appears in requests only.
 """
 
 from __future__ import annotations
@@ -31,15 +32,14 @@ LOGPROBS: Mapping[str, Any] = {"logprobs": True, "top_logprobs": 20}
 
 
 class SilentError(UnavailableError):
-    """The server no longer answers; unlike the failure of one question, this ends the call."""
+    """The server no longer answers. Unlike the failure of one question, this ends the call."""
 
 
 class Endpoint(Chat):
     """Chat completions of one model, one request per message.
 
-    A parameter that the model refuses is renamed or omitted in later requests (`adapted`). After
-    `2 * concurrency + 4` unanswered requests in a row every call raises SilentError. Probabilities are those
-    among the 20 likeliest first tokens. Raises MetricError for values out of range.
+    A parameter that the model refuses is renamed or omitted in later requests (`adapted`). Probabilities are
+    those of the 20 likeliest first tokens. Raises MetricError for values out of range.
     """
 
     def __init__(
@@ -62,20 +62,20 @@ class Endpoint(Chat):
         self.detail, self._thinking = detail, thinking_tokens
         #: Refused parameter -> its other name, or "" if it is omitted.
         self.adapted: dict[str, str] = {}
-        self._counting = threading.Lock()
-        self._versions: Counter[str] = Counter()
-        self._warned = False  # about missing log-probabilities
+        self._lock = threading.Lock()  # for the counts below: threads answer at once
+        self._versions: Counter[str] = Counter()  # model version -> number of answers
         self._silent = 0  # unanswered requests in a row
-        self._end: SilentError | None = None
+        self._silence: SilentError | None = None  # set after too many; then every call raises it
+        self._has_warned = False  # about missing log-probabilities
 
     def describe(self) -> Json:
-        """Description of the settings; fingerprints ignore `reference` (the address) and `adapted`."""
+        """Describe model and settings; fingerprints ignore `reference` (the address) and `adapted`."""
         settings = {"detail": self.detail, "thinking_tokens": self._thinking, "adapted": dict(self.adapted)}
         model = {"class": type(self).__name__, "reference": self.service.address, "model": self.model}
         return {**model, **self._options, **{key: value for key, value in settings.items() if value}}
 
     def usage(self) -> Json:
-        """Usage of the `Service`, number of answers by model version, and `adapted`."""
+        """Return the usage of the `Service`, the number of answers by model version, and `adapted`."""
         facts = {"versions": dict(self._versions), "adapted": dict(self.adapted)}
         return {**self.service.usage(), **{key: value for key, value in facts.items() if value}}
 
@@ -92,10 +92,11 @@ class Endpoint(Chat):
                 completion = self._complete(messages[index], encoded, sampling)
             except NoAnswer as error:
                 completion = Completion(error=error)
-            with self._counting:
+            with self._lock:
                 self._silent = self._silent + 1 if getattr(completion.error, "silent", False) else 0
+                # Two rounds of all requests in flight and a few more: this is no passing failure.
                 if self._silent >= 2 * self.concurrent + 4:
-                    self._end = self._end or SilentError(
+                    self._silence = self._silence or SilentError(
                         f"The model left {self._silent} questions in a row unanswered ({completion.error}); "
                         "check that it runs, then rerun the command: answers so far are kept."
                     )
@@ -105,8 +106,8 @@ class Endpoint(Chat):
         return self.service.pace.map(answer, range(len(messages)))
 
     def _raise_silence(self) -> None:
-        if self._end is not None:
-            raise self._end
+        if self._silence is not None:
+            raise self._silence
 
     def _encode_image(self, image: np.ndarray) -> dict[str, Any]:
         """Message part for an image (H, W, 3) uint8: a lossless PNG."""
@@ -118,10 +119,10 @@ class Endpoint(Chat):
         """Send a message; when the server refuses a parameter, adapt and send again.
 
         A parameter that the refusal names is omitted in later requests too. If it names none, the request is
-        sent without the first of the optional parameters, then without the first two, and so on.
+        sent without the first of the optional parts, then without the first two, and so on.
         """
+        # The request: fields that it always has, and parts: parameters that are sent or omitted together.
         body = self._write_body(message, images, sampling)
-        # A part is a group of parameters that are sent or omitted together.
         needed: list[Mapping[str, Any]] = [{"temperature": sampling.temperature}]
         if sampling.top_p is not None:
             needed.append({"top_p": sampling.top_p})
@@ -133,8 +134,8 @@ class Endpoint(Chat):
         if message.seed is not None:
             optional.append({"seed": message.seed % 2**31})  # the smallest range among servers
 
-        omitted = 0  # number of optional parameters that are omitted on trial
-        while True:  # ends: every refusal omits one more parameter, or is raised
+        omitted = 0  # number of optional parts that are omitted on trial
+        while True:  # ends: every refusal omits one more part, or is raised
             known = [part for part in (*needed, *optional) if not self.adapted.keys() & part.keys()]
             droppable = [part for part in known if part in optional]
             on_trial = droppable[:omitted]
@@ -149,7 +150,8 @@ class Endpoint(Chat):
             except NoAnswer as error:
                 if not error.of_a_part:
                     raise
-                changes = {"max_tokens": {"max_tokens": "max_completion_tokens"}}  # refused key -> `adapted`
+                # Refused parameter -> what is added to `adapted`.
+                changes = {"max_tokens": {"max_tokens": "max_completion_tokens"}}
                 for part in known:
                     for key in part:
                         changes[key] = dict.fromkeys(part, "")
@@ -166,10 +168,10 @@ class Endpoint(Chat):
             return completion
 
     def _write_body(self, message: Message, images: Mapping[int, Any], sampling: Sampling) -> Json:
-        """Fields that every request has. images: id of an image -> its encoded part."""
-        content: Any = [
-            {"type": "text", "text": p} if isinstance(p, str) else images[id(p)] for p in message.parts
-        ]
+        """Write the fields that every request has. images: id of an image -> its encoded form."""
+        content: Any = []
+        for item in message.parts:
+            content.append({"type": "text", "text": item} if isinstance(item, str) else images[id(item)])
         if len(content) == 1 and not message.images:  # text alone: a plain string
             content = message.parts[0]
         body: Json = {"model": self.model, "messages": [{"role": "user", "content": content}]}
@@ -177,19 +179,20 @@ class Endpoint(Chat):
         return body | {key: value for key, value in self._options.items() if key != "extra_body"}
 
     def _adapt(self, new: Mapping[str, str]) -> None:
-        """Omit or rename parameters in later requests; warn once."""
+        """Omit or rename parameters in later requests (new: as `adapted`); warn once."""
         if not new.items() <= self.adapted.items():  # another thread may have been first
             changes = ", ".join(f"{key} as {value}" if value else f"no {key}" for key, value in new.items())
             log.warning("%s refuses some parameters; from now on it gets %s.", self.model, changes)
             self.adapted |= new
 
     def _read(self, reply: Any, top: Words | None) -> Completion:
-        """Completion of a reply in OpenAI's format. Raises NoAnswer."""
+        """Read a reply in OpenAI's format; top: words whose probabilities were requested. Raises NoAnswer."""
         # Fields of the reply.
         try:
             choice = reply["choices"][0]
             message = choice["message"]
-            text, finish = message.get("content") or "", choice.get("finish_reason")
+            text = message.get("content") or ""
+            finish = choice.get("finish_reason")
             thoughts = str(message.get("reasoning") or message.get("reasoning_content") or "")
             answer = strip_thoughts(text)
             # Likeliest first tokens; after thoughts these are not the answer's.
@@ -217,11 +220,13 @@ class Endpoint(Chat):
             raise NoAnswer("the model refused to answer", WITHHELD)
         if not text and message.get("tool_calls"):
             raise NoAnswer("the model called a tool instead of answering")
-        with self._counting:
-            self._versions.update([version] if version else ())
+        if version:
+            with self._lock:
+                self._versions[version] += 1
 
         # Answer without thoughts.
-        finished, error = finish != "length", None
+        error = None
+        finished = finish != "length"
         has_thought = thoughts or used.get("reasoning_tokens")
         if answer is None or (has_thought and not finished and not answer.strip()):
             advice = "disable thinking, or allow more thinking tokens"
@@ -230,18 +235,18 @@ class Endpoint(Chat):
         answer = self.service.hide_key((answer or "").encode("utf-8", "replace").decode()).strip()
 
         # Probabilities. A logarithm is at most 0, apart from rounding; NaN fails the comparison.
-        invalid = not all(isinstance(value, (int, float)) and value < 0.01 for _, value in first)
-        if top is not None and (invalid or not entries) and not self._warned:
-            self._warned = True
-            problem = "invalid log-probabilities" if invalid else "no log-probabilities"
+        is_valid = all(isinstance(value, (int, float)) and value < 0.01 for _, value in first)
+        if top is not None and not (is_valid and entries) and not self._has_warned:
+            self._has_warned = True
+            problem = "no log-probabilities" if is_valid else "invalid log-probabilities"
             log.warning("%s gives %s: P(yes) and letters by probability are missing.", self.model, problem)
-        probabilities = None if invalid or not first or top is None else _sum_by_word(first, top)
+        probabilities = _sum_by_word(first, top) if top is not None and first and is_valid else None
         count = count if isinstance(count, int) else len(answer.split())
         return Completion(answer, probabilities, count, finished, version, used, error)
 
 
 def _sum_by_word(first: Sequence[tuple[str, float]], top: Words) -> dict[str, float | None]:
-    """Word -> probability (or logarithm) from (token, log-probability) of the likeliest first tokens."""
+    """Word -> probability (or logarithm; None: not listed), from (token, log-probability) of first tokens."""
     total = dict.fromkeys(top.words, 0.0)
     for token, logprob in first:
         word = token.strip().lower() if top.any_case else token.strip()
@@ -265,8 +270,7 @@ def split_endpoint(reference: str) -> tuple[str, str]:
 
 
 def check_chat(reference: str) -> None:
-    """Check the reference of an image-text model, served or local; no loading, no request. Raises
-    MetricError."""
+    """Check the reference of a served or local image-text model, offline. Raises MetricError."""
     if is_served(reference):
         split_endpoint(reference)
     else:
@@ -278,7 +282,7 @@ def check_chat(reference: str) -> None:
 def check_options(reference: str, names: Iterable[str]) -> None:
     """Raise MetricError for options that the model does not have; a local model has only `device_map`."""
     parameters = [*inspect.signature(Endpoint).parameters, *inspect.signature(Service).parameters]
-    hidden = ("url", "model", "key", "spending", "service")
+    hidden = ("url", "model", "key", "spending", "service")  # parameters that are no options of a user
     allowed = [name for name in parameters if name not in hidden]
     for name in names:
         if name == "device_map" and ":" not in reference:
@@ -289,8 +293,8 @@ def check_options(reference: str, names: Iterable[str]) -> None:
 
 
 def connect(reference: str, *, device: str = "", dtype: str = "", **options: Any) -> Endpoint:
-    """Open `openai:URL#MODEL`, checked with a request. device and dtype, which local models take, do not
-    matter. Raises MetricError."""
+    """Open `openai:URL#MODEL` and check it with a request. Ignores device and dtype, which local models
+    take. Raises MetricError."""
     url, model = split_endpoint(reference)
     check_options(reference, [name for name in options if name != "spending"])
     endpoint = Endpoint(url, model, **options)

@@ -113,7 +113,7 @@ def test_removal_asks_once_about_the_object_in_the_sample_where_that_is_wanted()
     names = ("removal_vqa", "removal_ovd")
     edits = [(scene(), SAMPLE), (scene(car=0.9), SAMPLE), (scene(car=0.9), scene())]
     rows = [item(*pair, id=str(k)) for k, pair in enumerate(edits)]
-    metric, plain = presence(names, before=True), presence(names)
+    metric, plain = presence(names, asks_sample=True), presence(names)
     scores, without = metric.score(rows), plain.score(rows)
     for name in names:
         assert [s.value for s in scores[name]] == [s.value for s in without[name]] == [1, 0, 0]

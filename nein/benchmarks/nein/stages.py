@@ -398,7 +398,7 @@ def make_settings(config: EvalConfig) -> Settings:
     shared = ("align", "protocol", "threshold", "article", "evidence", "batch_size")
     return Settings(
         resolution=config.align_resolution,
-        before=MINIMAL_PAIRS in config.families,
+        asks_sample=MINIMAL_PAIRS in config.families,
         **{name: getattr(config, name) for name in shared},
     )
 
