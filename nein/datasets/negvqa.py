@@ -240,7 +240,6 @@ def export_questions(items: Iterable[Item]) -> Iterator[harness.Question]:
 
 
 # --- drawn questions -----------------------------------------------------------------------------
-
 SPLIT = "val"  # of the miniature world
 FILE = "questions.jsonl"
 

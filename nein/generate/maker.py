@@ -1,6 +1,7 @@
-"""Makes a data set of any of the three benchmarks, which subclass `Maker` and `ShardStage`.
+"""Base of `nein generate`, `nein negbench generate` and `nein negvqa generate`, which make data sets.
 
-Stages turn the records of a source into rows, shard by shard; then `finish` writes the files.
+Stages turn the records of a source into rows, shard by shard; then `finish` writes the files. Each command
+subclasses `Maker` and `ShardStage`. Parts: both, parts of summaries and cards, records of a source.
 
 OUT/manifest.json     what decides the data, where they come from, counts
 OUT/work/<stage>/     the rows of a stage, a file per shard
@@ -36,8 +37,7 @@ from nein.models.llm import LlmOptions
 from nein.reporting.tables import format_rows
 
 # --- makers and stages ---------------------------------------------------------------------------
-
-UNREADABLE = "unreadable image"
+UNREADABLE = "unreadable image"  # start of a problem
 ImageOrReason = np.ndarray | str  # (H, W, 3) uint8, or why there is no image
 
 
@@ -51,7 +51,7 @@ class Maker:
     """Makes one data set. The constructor checks names, lists and models, and loads no model."""
 
     listing: Listing[Any]  # the records of the source
-    decides: str = ""  # options that decide rows; the others may differ between commands on one folder
+    decides: str = ""  # names of options that decide rows; others may differ between commands on one folder
     stages: Sequence[type[ShardStage]] = ()  # those that the options need, in order
     folder_type: type[Folder] = BuildFolder
 
@@ -93,7 +93,7 @@ class Maker:
 class ShardStage(Stage):
     """Makes the rows of a shard, which depend on shard, options and models alone."""
 
-    kind: ClassVar[str]  # of the stage's model, by which a manifest lists it
+    kind: ClassVar[str]  # what the stage's model is for ("editor"): its key in the manifest
 
     def __init__(self, maker: Any, device: str) -> None:
         self.maker, self.config, self.device = maker, maker.config, device
@@ -101,7 +101,8 @@ class ShardStage(Stage):
         names = [stage.name for stage in maker.stages]
         self.invalidates = tuple(f"work/{name}" for name in names[names.index(self.name) + 1 :])
         place = self.works_at()
-        self.model = None if place == "host" else Model.one(self.kind, self.load, place, self.kind)
+        model = None if place == "host" else Model.one(self.kind, self.load, place=place, kind=self.kind)
+        self.model = model
 
     def load(self) -> Any:
         raise NotImplementedError
@@ -125,8 +126,7 @@ def make(maker_type: Callable[[Any], Maker], config: Any, executor: Executor) ->
     with executor.lock([maker.folder]):
         if executor.is_main:
             selected = {step.stage.outputs[0]: step.stage.blocks.selection for step in steps}
-            facts: Row = {"source": maker.listing.origin, "invocation": invocation(executor)}
-            facts["selected"] = selected
+            facts = {"source": maker.listing.origin, "invocation": invocation(executor), "selected": selected}
             maker.folder.open(maker.identity(executor.device), facts, overwrite=config.overwrite)
         executor.processes.barrier()
         executor.compute(steps, functools.partial(_make_steps, maker_type, config))
@@ -165,8 +165,7 @@ def make_section(title: str, counts: Row) -> str:
     return f"\n## {title}\n\n{format_rows([*counts.items()], ['what', 'count'])}\n" if counts else ""
 
 
-# --- lists of captioned images -------------------------------------------------------------------
-
+# --- records of a source -------------------------------------------------------------------------
 Record = TypeVar("Record")
 
 NO_CAPTION = "no caption"
@@ -185,7 +184,7 @@ class Listing(Generic[Record]):
         """SHA-256 over all fields of all records; a file counts by its name, not by its pixels."""
         digest = hashlib.sha256()
         for record in self.records:
-            facts = {field.name: getattr(record, field.name) for field in fields(record)}  # type: ignore[arg-type]
+            facts = {entry.name: getattr(record, entry.name) for entry in fields(record)}  # type: ignore[arg-type]
             digest.update(json.dumps(facts, default=lambda path: path.name).encode() + b"\n")
         return digest.hexdigest()
 
@@ -219,7 +218,7 @@ def clean_texts(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 #: The 80 categories of COCO (Lin et al., arXiv:1405.0312), in its order and spelling.
-COCO: tuple[str, ...] = tuple(
+COCO_CATEGORIES: tuple[str, ...] = tuple(
     "person,bicycle,car,motorcycle,airplane,bus,train,truck,boat,traffic light,fire hydrant,stop sign,"
     "parking meter,bench,bird,cat,dog,horse,sheep,cow,elephant,bear,zebra,giraffe,backpack,umbrella,"
     "handbag,tie,suitcase,frisbee,skis,snowboard,sports ball,kite,baseball bat,baseball glove,skateboard,"

@@ -1,11 +1,11 @@
 """`nein negvqa generate`: makes NegVQA's questions: a language model negates multiple-choice questions.
 
-OUT/images/           the images, as they were
+OUT/images/           copies of the images, once each
 OUT/records.jsonl     one line per question of the source: its negation, or why there is none
 OUT/questions.jsonl   NegVQA's layout, for `nein negvqa --data`; -original and -negated beside it
 OUT/check.html        a sheet on which people check the negations (`negvqa_check`)
 
-Parts: the questions of the source, the stage that negates them, the files, wrong options and letters.
+Parts: questions of the source, drawn questions, the stage that negates, files, wrong options and letters.
 """
 
 from __future__ import annotations
@@ -41,10 +41,9 @@ from nein.nano.scenes import CATEGORIES, PALETTE, Scene, render, rng_for
 from nein.nano.sentences import Question, iter_questions
 
 # --- the questions of the source -----------------------------------------------------------------
-
 #: Fields besides the options A, B, ..., by VMCBench's names (https://huggingface.co/datasets/suyc21/VMCBench).
 FIELDS = ("index", "image", "question", "answer", "category")
-NEGATED_FIELD = "negated_question"  # in drawn questions alone
+NEGATED_FIELD = "negated_question"  # a further field, which only drawn questions have
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ class Choice:
 
     id: str
     subset: str
-    picture: Path | None  # path of the image; None if the record names none
+    picture: Path | None  # file of the image; None if the record names none
     question: str
     options: tuple[str, ...]  # texts of A, B, ...
     right: int  # index of the right option
@@ -66,15 +65,15 @@ class Choice:
 
     @property
     def wrong(self) -> list[str]:
-        """The options that differ from the right one, each once, case and white space aside."""
-        first: dict[str, str] = {}
+        """The distinct options that differ from the right one; `_normalize` says what is no difference."""
+        distinct: dict[str, str] = {}  # normalized text -> the first option with it
         for text in self.options:
-            first.setdefault(_normalize(text), text)
-        return [text for plain, text in first.items() if plain != _normalize(self.answer)]
+            distinct.setdefault(_normalize(text), text)
+        return [text for normalized, text in distinct.items() if normalized != _normalize(self.answer)]
 
 
 def load(config: ConversionConfig) -> Listing[Choice]:
-    """The questions of `--source`. Raises UserError for an unreadable source or without a usable record."""
+    """The questions of `--source`. Raises UserError for an unreadable source and for one of no use."""
     for key in config.columns:
         if key not in FIELDS and key not in LETTERS:
             raise unknown("field of --columns", key, [*FIELDS, "A", "B", "C", "D"])
@@ -84,29 +83,29 @@ def load(config: ConversionConfig) -> Listing[Choice]:
     if config.images is not None:
         folder = maker.image_folder(config.images, Path())
     names = {name: config.columns.get(name, name) for name in (*FIELDS, *LETTERS)}  # our field -> the row's
-    records, ids = list[Choice](), set[str]()
+    records, ids = list[Choice](), set[str]()  # ids: of the records
     for number, row in enumerate(rows, start=1):
-        records.append(_read_choice(row, names, folder, number, ids))
+        records.append(_read_choice(row, names, folder, number=number, taken=ids))
         ids.add(records[-1].id)
     if all(record.problem for record in records):
         why = f" ({records[0].problem} in the first record)" if records else ""
-        columns = "--columns.question prompt --columns.A option_a"
-        raise UserError(f"'{config.source}' has no usable question{why}; map its columns: {columns}.")
+        example = "--columns.question prompt --columns.A option_a"
+        raise UserError(f"'{config.source}' has no usable question{why}; map its columns: {example}.")
     return Listing(records, {"kind": "nano", "questions": config.questions} if is_nano else origin)
 
 
-def _read_choice(row: Row, names: Row, folder: Path | None, number: int, ids: set[str]) -> Choice:
-    """The question of a row. number: its line, which is its index if it has none; ids: of the rows before."""
+def _read_choice(row: Row, names: Row, folder: Path | None, *, number: int, taken: set[str]) -> Choice:
+    """The question of a row. number: the id of a row without an index; taken: ids of the rows before."""
     cells = {key: _read_text(row.get(name)) for key, name in names.items() if key != "image"}
     options = tuple(itertools.takewhile(bool, (cells[letter] for letter in LETTERS)))  # up to an empty one
     index, answer = cells["index"] or str(number), cells["answer"].upper()
-    right = LETTERS.find(answer) if len(answer) == 1 else -1
+    right = LETTERS.find(answer) if len(answer) == 1 else -1  # -1: no letter
     picture = None
     try:
         picture = official.read_image(row.get(names["image"]), folder)
         problem = "" if picture.is_file() else "the picture is not there"
     except ValueError as error:
-        problem = str(error).removeprefix("whose ")
+        problem = str(error).removeprefix("whose ")  # elsewhere it follows "record"
     # A problem of the texts outranks one of the image.
     if not cells["question"]:
         problem = f"no {names['question']}"
@@ -114,12 +113,15 @@ def _read_choice(row: Row, names: Row, folder: Path | None, number: int, ids: se
         problem = "fewer than two options"
     elif not 0 <= right < len(options):
         problem = f"no letter of an option in {names['answer']}"
-    elif index in ids:
+    elif index in taken:
         problem = f"an {names['index']} that occurs twice"
-    choice = Choice(index, cells["category"] or "all", picture, cells["question"], options, max(right, 0))
+    choice = Choice(
+        id=index, subset=cells["category"] or "all", picture=picture, question=cells["question"],
+        options=options, right=max(right, 0), negated=_read_text(row.get(NEGATED_FIELD)),
+    )  # fmt: skip
     if not problem and not choice.wrong:
         problem = "no wrong option differs from the right one"
-    return replace(choice, problem=problem, negated=_read_text(row.get(NEGATED_FIELD)))
+    return replace(choice, problem=problem)
 
 
 def _read_text(cell: Any) -> str:
@@ -128,17 +130,18 @@ def _read_text(cell: Any) -> str:
 
 
 def _normalize(text: str) -> str:
+    """The text in lower case, with single spaces and without a final dot."""
     return " ".join(text.casefold().split()).rstrip(".")
 
 
-# Drawn questions.
+# --- drawn questions -----------------------------------------------------------------------------
 SPLIT = "build"  # scenes on which no model was trained or judged
 DRAWN_FILE = "choices.jsonl"
-NUMBERS = ("1", "2", "3", "4", "5", "6")  # answers to questions of number
+NUMBERS = ("1", "2", "3", "4", "5", "6")  # answers to "how many"
 
 
 def _ensure_drawn(count: int) -> Path:
-    """A folder of the cache with `count` drawn questions in VMCBench's layout, of two to four options."""
+    """A folder of the cache with `count` drawn questions of two to four options, in VMCBench's layout."""
 
     def draw(draft: Path) -> None:
         rows = []
@@ -148,30 +151,31 @@ def _ensure_drawn(count: int) -> Path:
                 images.write_png(draft / name, render(scene))
             rng = rng_for(SPLIT, number, "choices")
             options = [question.right, question.wrong]  # and up to two further wrong ones
-            others = _list_wrong_answers(scene, question) - set(options)
+            others = _list_answers(scene, question) - set(options)
             options += rng.sample(sorted(others), min(2, len(others)))  # sorted: a set's order is random
             rng.shuffle(options)
-            row = {"index": str(number), "image": name, "category": question.kind}
-            row |= {"question": question.question, NEGATED_FIELD: question.negated}
-            answer = "ABCD"[options.index(question.right)]
-            rows.append({**row, "answer": answer, **dict(zip("ABCD", options, strict=False))})
+            rows.append({
+                "index": str(number), "image": name, "category": question.kind,
+                "question": question.question, NEGATED_FIELD: question.negated,
+                "answer": "ABCD"[options.index(question.right)], **dict(zip("ABCD", options, strict=False)),
+            })  # fmt: skip
         atomic.write_lines(draft / DRAWN_FILE, rows)
 
     return nano.draw_once(f"choices-{count}", draw, proof=DRAWN_FILE)
 
 
-def _list_wrong_answers(scene: Scene, question: Question) -> set[str]:
-    """Further answers of the same kind as the right one; all but that one are wrong."""
+def _list_answers(scene: Scene, question: Question) -> set[str]:
+    """Answers of the kind of the right one. All but the right one are wrong for the scene."""
     for answers in (PALETTE, NUMBERS):
         if question.right in answers:
             return set(answers)
-    is_object = question.right in CATEGORIES  # else left or right, top or bottom
-    return set(CATEGORIES) - set(scene.categories) if is_object else set()
+    if question.right in CATEGORIES:  # an object: others in the scene may be right as well
+        return set(CATEGORIES) - set(scene.categories)
+    return set()  # left or right, top or bottom: the one wrong answer is an option already
 
 
 # --- the stage that negates ----------------------------------------------------------------------
-
-#: States of a question.
+#: States of a question that the stage has read.
 NEGATED = "negated"
 NOT_NEGATABLE = "not negatable"  # in the model's judgment
 FAILED = "failed"  # no negation from the model; `kind` and `reason` are counted
@@ -182,7 +186,7 @@ UNCHANGED = "unchanged question"  # a kind of failure; the others are `llm`'s
 PROMPT = (Path(__file__).parent / "negvqa_prompt.txt").read_text(encoding="utf-8")
 
 
-class PrintedVerdict(BaseModel):
+class PrintedVerdict(BaseModel):  # the form that the prompt prints
     """What a language model has to answer."""
 
     model_config = ConfigDict(extra="forbid")  # the model reads the schema: docstring and descriptions
@@ -208,7 +212,7 @@ class Negation:
     kind: str = ""  # of failure, if FAILED
 
     @property
-    def again(self) -> bool:
+    def is_unanswered(self) -> bool:
         """Whether the model gave no answer, so that it is asked again."""
         return self.kind in llm.SILENT
 
@@ -216,7 +220,7 @@ class Negation:
 class Negate(ShardStage):
     """Negates questions by the language model; without one, drawn questions keep their drawn negations."""
 
-    name, kind = "negate", "negator"
+    name, kind = "negate", "negator"  # of the stage; of its model in the manifest
 
     def works_at(self) -> str:
         return str(self.config.place)
@@ -230,7 +234,10 @@ class Negate(ShardStage):
     def make(self, model: llm.Client | None, inputs: list[Choice]) -> list[Negation]:
         usable = [item for item in inputs if not item.problem]
         requests = [llm.Request(f"{PROMPT}\nQuestion: {item.question}") for item in usable]
-        outcomes = iter(model.complete(requests, PrintedVerdict) if model else ())
+        outcomes: dict[str, llm.Outcome[PrintedVerdict]] = {}  # by id
+        if model is not None:
+            replies = model.complete(requests, PrintedVerdict)
+            outcomes = {item.id: reply for item, reply in zip(usable, replies, strict=True)}
         negations = []
         for item in inputs:
             if item.problem:
@@ -238,22 +245,23 @@ class Negate(ShardStage):
             elif model is None:
                 negations.append(Negation(item.id, NEGATED, item.negated))
             else:
-                negations.append(_read_outcome(item, next(outcomes)))
+                negations.append(_read_outcome(item, outcomes[item.id]))
         return negations
 
     def is_valid(self, output: str, number: int, rows: list[Any]) -> bool:
         """A question that got no answer is asked again."""
-        return not any(row.again for row in rows)
+        return not any(row.is_unanswered for row in rows)
 
 
 def _read_outcome(item: Choice, outcome: llm.Outcome[PrintedVerdict]) -> Negation:
     if (verdict := outcome.value) is None:
-        return Negation(item.id, FAILED, "", outcome.reason, outcome.failure)
+        return Negation(item.id, FAILED, reason=outcome.reason, kind=outcome.failure)
     if not verdict.negatable:
-        return Negation(item.id, NOT_NEGATABLE, "", "the language model finds no negation")
+        return Negation(item.id, NOT_NEGATABLE, reason="the language model finds no negation")
     question = verdict.negated_question.strip()
     if question.casefold().split() == item.question.casefold().split():
-        return Negation(item.id, FAILED, "", "the language model returned the question unchanged", UNCHANGED)
+        reason = "the language model returned the question unchanged"
+        return Negation(item.id, FAILED, reason=reason, kind=UNCHANGED)
     return Negation(item.id, NEGATED, question)
 
 
@@ -273,7 +281,7 @@ class NegvqaMaker(maker.Maker):
     config: ConversionConfig
     stages = (Negate,)
     folder_type = NegvqaFolder
-    decides = "letters seed"
+    decides = "letters seed"  # options
 
     def __init__(self, config: ConversionConfig) -> None:
         # A served model gets shards of one question, so that --limit N pays for N questions.
@@ -288,7 +296,7 @@ class NegvqaMaker(maker.Maker):
 
     def finish(self) -> tuple[str, Row]:
         """Writes the data set and its check sheet. Raises UserError if no question could be negated."""
-        out, seed, config = self.folder.path, self.config.seed, self.config
+        out, config = self.folder.path, self.config
         choices = [self.listing.records[index] for index in self.blocks.indices]
         negations: list[Negation] = []
         for shard in self.blocks.numbers:
@@ -296,27 +304,28 @@ class NegvqaMaker(maker.Maker):
         negations = negations[: len(choices)]  # the last shard is whole: it may go beyond `--limit`
         questions = self.write(list(zip(choices, negations, strict=True)))
 
-        failures = Counter((n.state, n.kind or n.reason) for n in negations if n.state != NEGATED)
-        reasons = failures.most_common()
+        # The summary: how many are negated, and why the others are not.
+        failed = [negation for negation in negations if negation.state != NEGATED]
+        reasons = Counter((row.state, row.kind or row.reason) for row in failed).most_common()
         right_a = sum(row["original_answer"] == "A" for row in questions)
         lines = [f"{len(questions)} of {len(choices)} questions negated, {right_a} with A right."]
         lines += [f"  {count:6d} {state}: {why}" for (state, why), count in reasons]
         if not questions:
-            reason = " ".join(lines[1:3]).strip()
-            raise UserError(f"None of the {len(choices)} questions could be negated. {reason}")
-        if again := sum(negation.again for negation in negations):
-            lines.append(f"{again} got no answer; rerun the command to retry them.")
+            commonest = " ".join(lines[1:3]).strip()  # the two commonest reasons
+            raise UserError(f"None of the {len(choices)} questions could be negated. {commonest}")
+        if unanswered := sum(negation.is_unanswered for negation in negations):
+            lines.append(f"{unanswered} got no answer; rerun the command to retry them.")
 
-        # In random order, so that a rater who stops early has checked a random sample too.
-        shuffled = sorted(questions, key=lambda row: sample_seed(seed, f"sheet/{row['index']}"))
+        # The sheet is in random order: a rater who stops early has checked a random sample, too.
+        shuffled = sorted(questions, key=lambda row: sample_seed(config.seed, f"sheet/{row['index']}"))
         model = str(self.identity("cpu").get("model", "as drawn"))
         write_sheet(out / "check.html", shuffled[: config.sheet], population=len(questions), negator=model)
         lines += [f"Questions: {out / 'questions.jsonl'}", f"Check sheet: {out / 'check.html'}"]
         return "\n".join(lines) + "\n", {
-            "status": INCOMPLETE if again else COMPLETE,
+            "status": INCOMPLETE if unanswered else COMPLETE,
             "counts": dict(Counter(negation.state for negation in negations)),
             "questions": len(questions),
-            "reasons": [{"state": state, "reason": why, "count": n} for (state, why), n in reasons],
+            "reasons": [{"state": state, "reason": why, "count": count} for (state, why), count in reasons],
         }
 
     def write(self, outcomes: Sequence[tuple[Choice, Negation]]) -> list[Row]:
@@ -341,11 +350,11 @@ class NegvqaMaker(maker.Maker):
             })  # fmt: skip
             if negation.state == NEGATED:
                 row = {"index": item.id, "image": self.copy_image(item, copies), "category": item.subset}
-                texts = item.question, negation.question, item.answer, wrong[item.id]
-                questions.append(row | official.format_record(*texts, letters[item.id]))
+                answers = {"right": item.answer, "wrong": wrong[item.id], "letter": letters[item.id]}
+                questions.append(row | official.format_record(item.question, negation.question, **answers))
         atomic.write_lines(out / "questions.jsonl", questions)
         for variant in VARIANTS:
-            rows = []  # one question each, in `question` and `answer`
+            rows = []  # one question each, in the fields `question` and `answer`
             for row in questions:
                 shared = {key: row[key] for key in ("index", "image", "category", "A", "B")}
                 rows.append(shared | {key: row[f"{variant}_{key}"] for key in ("question", "answer")})
@@ -354,7 +363,7 @@ class NegvqaMaker(maker.Maker):
         return questions
 
     def copy_image(self, item: Choice, copies: dict[str, str]) -> str:
-        """Copies an item's image below OUT, once per content; returns its name. copies: those so far."""
+        """Copies an item's image below OUT, once per content; returns the copy's name. copies: so far."""
         assert item.picture is not None, "a usable question has an image"
         content = item.picture.read_bytes()
         digest = hashlib.sha256(content).hexdigest()
@@ -369,7 +378,7 @@ class NegvqaMaker(maker.Maker):
 
 
 def build(config: ConversionConfig) -> str | None:
-    """`nein negvqa generate`. Only a local model needs the device."""
+    """Runs `nein negvqa generate`. Only a local model needs the device."""
     if config.llm.model:
         llm.check(config.llm.model)
     placed = config if config.place == "device" else replace(config, device="cpu")
@@ -391,7 +400,7 @@ def balance_letters(items: Sequence[Choice], seed: int) -> dict[str, str]:
     letters: dict[str, str] = {}
     for subset, ids in subsets.items():
         ids.sort(key=lambda name: sample_seed(seed, f"letter/{name}"))  # random, whatever the file's order
-        first = sample_seed(seed, f"letters/{subset}") >> 62  # a random bit: 0 or 1, of "AB"
+        first = sample_seed(seed, f"letters/{subset}") >> 62  # the first of 63 random bits: 0 is "A"
         for rank, name in enumerate(ids):
             letters[name] = "AB"[(first + rank) % 2]
     return letters
@@ -404,7 +413,7 @@ def draw_as_notebook(items: Sequence[Choice], seed: int) -> tuple[dict[str, str]
     wrong, letters = {}, {}
     for item in items:
         others = [text for number, text in enumerate(item.options) if number != item.right]
-        [wrong[item.id]] = rng.sample(others, 1)
+        wrong[item.id] = rng.sample(others, 1)[0]  # the notebook's call
         order = [0, 1]  # 0: the right option, 1: the wrong one
         rng.shuffle(order)
         letters[item.id] = "AB"[order.index(0)]

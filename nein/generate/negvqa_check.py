@@ -34,7 +34,6 @@ ANSWERS = {RIGHT: RIGHT} | {kind: f"wrong: {text}" for kind, text in ERRORS.item
 QUESTION = labels.Question("verdict", "Is the conversion right?", ANSWERS)
 
 # --- the sheet -----------------------------------------------------------------------------------
-
 RATER_INSTRUCTIONS = (
     "A conversion is right when the negated question is good English, asks for the opposite of the original "
     "with little changed, and the option marked for each question is right for the picture."
@@ -46,6 +45,7 @@ def write_sheet(path: Path, rows: Sequence[Row], *, population: int, negator: st
     """Writes the sheet of some rows of questions.jsonl, whose images are relative to the folder of `path`.
     population: how many conversions they were drawn from; negator: the model."""
     drawn = f"{len(rows)} random items out of {population} (negated by: {negator})."
+    heads = ("", "question", "A", "B")
     items = []
     for row in rows:
         cells = []  # a line per variant: variant, question, A, B; the right option is ticked
@@ -54,14 +54,13 @@ def write_sheet(path: Path, rows: Sequence[Row], *, population: int, negator: st
             options = [f"✓ {row[letter]}" if letter == right else row[letter] for letter in "AB"]
             cells.append([variant, row[f"{variant}_question"], *options])
         image = cards.read_thumbnail(path.parent / row["image"], IMAGE_SIDE)
-        heads = ("", "question", "A", "B")
-        items.append(labels.Item(str(row["index"]), row["category"], [("", image)], heads, cells))
+        pictures = [("", image)]  # one, without a caption
+        items.append(labels.Item(str(row["index"]), row["category"], pictures, heads=heads, rows=cells))
     guide = f"{drawn} {RATER_INSTRUCTIONS}"
     labels.write_page(path, "Are these negated questions right?", guide, [QUESTION], items)
 
 
 # --- the command ---------------------------------------------------------------------------------
-
 COLUMNS = (
     Column("right %", {"statistic": RIGHT}),
     Column("of", {"statistic": RIGHT}, tables.count()),
@@ -81,10 +80,10 @@ def check(options: CheckConfig) -> str:
 
 
 def make_figures(rows: Sequence[labels.Label]) -> Iterator[Figure]:
-    """Yields per rater the share of right conversions with its exact 95 % interval, and the counts of errors
-    by kind (task "check"); then the agreement of the raters on right or wrong."""
+    """Yields each rater's share of right conversions, with its exact 95 % interval, and errors by kind
+    (task "check"); then the agreement of the raters on right or wrong."""
     for rater in dict.fromkeys(row["rater"] for row in rows):
-        verdicts = Counter(row[QUESTION.key] for row in rows if row["rater"] == rater)
+        verdicts = Counter(row[QUESTION.key] for row in rows if row["rater"] == rater)  # "": no label
         hits = [1.0] * verdicts[RIGHT] + [0.0] * sum(verdicts[kind] for kind in ERRORS)
         fields: Row = {"task": "check", "metric": "right", "rater": rater}
         share = bounded_mean(hits, range(len(hits)))  # every question is a cluster
@@ -94,4 +93,5 @@ def make_figures(rows: Sequence[labels.Label]) -> Iterator[Figure]:
     # All kinds of errors count as "wrong".
     plain = [row | {"verdict": "wrong" if row["verdict"] in ERRORS else row["verdict"]} for row in rows]
     right_or_wrong = replace(QUESTION, answers={RIGHT: "", "wrong": ""})
-    yield from labels.measure_agreement(plain, [right_or_wrong], {row["item"]: row["item"] for row in rows})
+    cluster_of = {row["item"]: row["item"] for row in rows}  # every question is a cluster
+    yield from labels.measure_agreement(plain, [right_or_wrong], cluster_of)

@@ -125,7 +125,7 @@ def test_verification_asks_by_the_query_and_counts_the_threshold_itself_as_prese
     image = Concepts("i", "i.png", ("A dog",), ("dog", "cat"), ("car", "boat"))
     for also, there in ((True, ("dog",)), (False, ("dog", "cat"))):
         asked = eye("A photo of {object}", 1.0)
-        (found,) = verify(asked, [(image, shows("dog", "car"))], positives=also)
+        (found,) = verify(asked, [(image, shows("dog", "car"))], also_present=also)
         assert (found.positives, found.negatives) == (there, ("boat",))
 
 
@@ -151,7 +151,7 @@ def test_by_paper_an_object_is_there_where_a_box_has_it_for_its_best_label():
     def absent(protocol, negatives):
         asked = replace(image, negatives=negatives)
         verifier = Verifier(Boxes(), "{object}", 0.1, protocol, len(negatives))
-        (seen,) = verify(verifier, [(asked, shows())], positives=False)
+        (seen,) = verify(verifier, [(asked, shows())], also_present=False)
         return seen.negatives
 
     assert absent("fixed", ("dog", "cat", "boat")) == ("boat",)
@@ -160,7 +160,7 @@ def test_by_paper_an_object_is_there_where_a_box_has_it_for_its_best_label():
     for protocol, left in (("fixed", ()), ("paper", ())):  # present objects do not compete with absent ones
         verifier = Verifier(Boxes(), "{object}", 0.1, protocol, 1)
         both = replace(image, positives=("dog",), negatives=("cat",))
-        (seen,) = verify(verifier, [(both, shows())], positives=True)
+        (seen,) = verify(verifier, [(both, shows())], also_present=True)
         assert (seen.positives, seen.negatives) == (("dog",), left)
 
 
@@ -170,7 +170,7 @@ def test_by_paper_what_cannot_be_looked_at_keeps_its_absent_objects():
         (protocol, wanted): verify(
             Verifier(Boxes(), "{object}", 0.1, protocol, wanted),
             [(image, GONE if wanted == 2 else shows())],
-            positives=False,
+            also_present=False,
         )[0]
         for protocol in ("paper", "fixed")
         for wanted in (2, 5)

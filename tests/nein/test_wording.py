@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from nein.generate.maker import COCO
+from nein.generate.maker import COCO_CATEGORIES as COCO
 from nein.generate.nein import stages as algorithms
 from nein.nano.scenes import CATEGORIES, LOOKS, PALETTE
 from nein.wording import families

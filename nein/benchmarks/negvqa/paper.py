@@ -25,7 +25,6 @@ from nein.engine.folder import Row
 from nein.reporting import figures as frames
 
 # --- the printed numbers -------------------------------------------------------------------------
-
 #: Questions per subset. Source: https://github.com/yuhui-zh15/NegVQA (0e4218b), add_negation.ipynb, whose
 #: output is published with it.
 SUBSETS = {

@@ -108,7 +108,6 @@ def _notes(finished: Sequence[Finished]) -> list[str]:
 
 
 # --- single questions ------------------------------------------------------------------------------
-
 SIDE = 256  # pixels of an image's longer side
 COLUMNS = ("question", "answer", "read as", "log p")
 

@@ -41,7 +41,6 @@ from nein.models.remedies import answers as remedies
 from nein.reporting.scores import ScoreTable
 
 # --- models ----------------------------------------------------------------------------------------
-
 JUDGE = "judge"  # --model judge: the VQA judge of --judge
 MATCHER_TOKENS = 2048  # longest answer of the matcher, as in VLMEvalKit
 
@@ -207,7 +206,6 @@ class _RunMaker:
 
 
 # --- the benchmark ---------------------------------------------------------------------------------
-
 _load_questions = functools.lru_cache(maxsize=2)(questions.load)  # `runs` may be called twice
 
 

@@ -30,7 +30,6 @@ _INTERVAL_NOTES = {
 }
 
 # --- tables ----------------------------------------------------------------------------------------
-
 _NAME = (Row("model"), Row("scoring"))
 _CATEGORY, _QUESTIONS = Row("category", names=TITLES), Row("variant", "questions")
 _SOURCE = Row("source", "figures", {"printed": "printed", "here": "measured here"})
@@ -173,7 +172,6 @@ UNREAD = Table(
 )
 
 # --- plots -----------------------------------------------------------------------------------------
-
 _FIXED = {"headline": "yes", "protocol": "fixed"}
 #: Accuracies, and those of the baselines on the same questions.
 _WITH_BASELINES = {

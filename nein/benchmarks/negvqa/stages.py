@@ -150,7 +150,6 @@ class FileAnswers(Stage):
 
 
 # --- matching: up to three requests to a language model, then a random letter or none ------------
-
 ATTEMPTS = 3  # requests to the matcher per answer
 READ = "no letter by the rule; the matcher reads one"
 DRAWN = "the matcher named no option three times, and one was drawn as VLMEvalKit does"

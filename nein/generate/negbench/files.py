@@ -1,4 +1,4 @@
-"""`nein negbench generate`: reads annotated images and writes NegBench's CSV files with a card.
+"""Reads annotated images for `nein negbench generate`, and writes NegBench's CSV files with a card.
 
 OUT/dataset/          CSV files in the official layout, a card, and images that were drawn or made
 OUT/unusable.jsonl    images that yield nothing, with the reason
@@ -36,7 +36,6 @@ from nein.loading.errors import UserError
 from nein.models import editor_choice, llm, references
 
 # --- sources -----------------------------------------------------------------------------------
-
 NO_OBJECT = "no annotated object"
 BAD_FILE = "the annotation cannot be read"
 
@@ -91,7 +90,7 @@ def _read_coco(config: NegbenchConfig) -> Iterator[Concepts]:
     images = []
     for image in coco.read(captions=captions, instances=instances).images:
         texts = maker.clean_texts(image.captions)
-        objects = maker.clean_texts(instance.category for instance in image.objects)
+        objects = maker.clean_texts(annotated.category for annotated in image.objects)
         if config.concepts == "llm":
             problem = "" if texts else NO_CAPTION
         else:
@@ -119,15 +118,15 @@ def _read_voc_image(path: Path) -> Concepts:
         tree = ElementTree.parse(path).getroot()
     except (OSError, ElementTree.ParseError, ValueError, LookupError):  # the last two: an unknown encoding
         return Concepts(path.stem, f"{path.stem}.jpg", problem=BAD_FILE)
-    names: dict[bool, dict[str, None]] = {True: {}, False: {}}  # difficult? -> distinct names in order
+    clear, difficult = dict[str, None](), dict[str, None]()  # distinct names in order
     for entry in tree.iter("object"):
-        is_difficult = (entry.findtext("difficult") or "").strip() == "1"
+        names = difficult if (entry.findtext("difficult") or "").strip() == "1" else clear
         if name := (entry.findtext("name") or "").strip():
-            names[is_difficult][name] = None
-    unsure = tuple(name for name in names[True] if name not in names[False])
+            names[name] = None
+    unsure = tuple(name for name in difficult if name not in clear)
     file_name = (tree.findtext("filename") or "").strip() or f"{path.stem}.jpg"
-    problem = "" if names[False] else NO_OBJECT
-    return Concepts(path.stem, file_name, positives=tuple(names[False]), unsure=unsure, problem=problem)
+    problem = "" if clear else NO_OBJECT
+    return Concepts(path.stem, file_name, positives=tuple(clear), unsure=unsure, problem=problem)
 
 
 def _read_captioned(config: NegbenchConfig, path: Path) -> Iterator[Concepts]:
@@ -160,18 +159,20 @@ def read_chexpert(path: Path, count: int) -> Iterator[Concepts]:
         labels: dict[str, float | None] = {}  # 1: present, 0: absent, -1: uncertain, None: not mentioned
         for finding in FINDINGS:
             try:
-                labels[finding.lower()] = float(row[finding]) if row[finding] else None
+                label = float(row[finding]) if row[finding] else None
             except ValueError:
-                labels[finding.lower()] = math.nan
-            if labels[finding.lower()] not in (1, 0, -1, None):
-                problem = f"'{row[finding]}' is not a label; allowed: 1, 0, -1 or empty"
-                raise UserError(f"{location}, {finding}: {problem}.")
+                label = math.nan
+            if label not in (1, 0, -1, None):
+                why = f"'{row[finding]}' is not a label; allowed: 1, 0, -1 or empty"
+                raise UserError(f"{location}, {finding}: {why}.")
+            labels[finding.lower()] = label
         findings = tuple(finding for finding, label in labels.items() if label == 1)
         unsure = tuple(finding for finding, label in labels.items() if label in (-1, None))
         patient = next((part for part in name.parts if part.startswith("patient")), "")
-        problem = "" if findings else NO_FINDING
-        stem, facts = str(name.with_suffix("")), {"problem": problem, "source_id": patient}
-        images.append(Concepts(stem, str(name), positives=findings, unsure=unsure, **facts))
+        images.append(Concepts(
+            str(name.with_suffix("")), str(name), positives=findings, unsure=unsure,
+            problem="" if findings else NO_FINDING, source_id=patient,
+        ))  # fmt: skip
     yield from add_negatives(images, count)
 
 
@@ -179,23 +180,22 @@ def read_ham10000(path: Path, count: int) -> Iterator[Concepts]:
     """HAM10000's images. All other diagnoses are absent, whatever `count` is. A lesion is one `source_id`."""
     for line, row in official.iter_rows(path, ("lesion_id", "image_id", "dx")):
         location = f"'{path}', line {line}"
-        code, name, lesion = (
-            official.get_cell(row, key, location) for key in ("dx", "image_id", "lesion_id")
-        )
+        code = official.get_cell(row, "dx", location)
+        name = official.get_cell(row, "image_id", location)
+        lesion = official.get_cell(row, "lesion_id", location)
         if code not in DIAGNOSES:
             allowed = ", ".join(DIAGNOSES)
             raise UserError(f"{location}, dx: '{code}' is not a diagnosis; allowed: {allowed}.")
-        others = tuple(diagnosis for other, diagnosis in DIAGNOSES.items() if other != code)
+        absent = tuple(diagnosis for other, diagnosis in DIAGNOSES.items() if other != code)
         present = (DIAGNOSES[code],)
-        yield Concepts(name, f"{name}.jpg", positives=present, negatives=others, source_id=lesion)
+        yield Concepts(name, f"{name}.jpg", positives=present, negatives=absent, source_id=lesion)
 
 
-#: Name of a medical source -> reader of its table, (path, number of absent findings).
+#: Value of --source -> reader of its table: (path, number of absent findings) -> images.
 TABLES = {"chexpert": read_chexpert, "ham10000": read_ham10000}
 
 
 # --- the files ---------------------------------------------------------------------------------
-
 UNUSABLE = "nothing absent or too few objects"
 
 
@@ -208,14 +208,15 @@ class NegbenchMaker(Maker):
 
     config: NegbenchConfig
     folder_type = NegbenchFolder
-    decides = (
+    decides = (  # names of options
         "source form protocol concepts absent verify validate detector query threshold wording thing order "
         "captions_per_image asked mcq paraphrase affneg maker attempts steps seed shard_size dtype"
     )
 
     def __init__(self, config: NegbenchConfig) -> None:
         super().__init__(config, config.shard_size)
-        is_pairs, verifies = config.source == "pairs", config.verify != "none"
+        is_pairs = config.source == "pairs"
+        verifies = config.verify != "none"
         if config.asks_llm:  # models are checked now, and loaded hours later
             llm.check(str(config.llm.model))
         if is_pairs or verifies:
@@ -231,7 +232,7 @@ class NegbenchMaker(Maker):
         }
         self.stages = [stage for stage, is_enabled in enabled.items() if is_enabled]
         self.dataset = self.folder.path / "dataset"  # folder of the files
-        self.root = image_root(config)
+        self.root = image_root(config)  # None: images are drawn or made
         self.media: Media = Drawn(drawn.draw_image) if self.root is None else Files(self.root)
         self.listing = load_images(config)
 
@@ -263,23 +264,29 @@ class NegbenchMaker(Maker):
 
     def write(self) -> Row:
         """Writes all files in one pass; returns the card's facts. Raises UserError if there is no record."""
-        config, number = self.config, 0
+        config = self.config
+        image_count = 0
         counts = {key: Counter[str]() for key in ("unusable", "dropped", "refused_paraphrases")}
         types = Counter[str]()  # type of question -> templated questions
-        with contextlib.ExitStack() as files:
+        with contextlib.ExitStack() as stack:
+            # All files are open at once; each one gets its name when the stack closes without an error.
             tables: dict[str, official.Table] = {}  # stem of a file -> its table
             for end in ("", "_rephrased"):
-                for stem, form in stages.FILES.items():
+                for stem, options in stages.FILES.items():
                     path = self.dataset / f"{stem}{end}.csv"
-                    tables[f"{stem}{end}"] = official.Table(path, files, **form)
-            unusable = files.enter_context(atomic.write_file(self.folder.path / "unusable.jsonl"))
+                    tables[f"{stem}{end}"] = official.Table(path, stack, **options)
+            unusable = stack.enter_context(atomic.write_file(self.folder.path / "unusable.jsonl"))
+
             for image, reworded in self.images():
-                number += 1
+                image_count += 1
                 counts["dropped"].update(image.notes)
                 if config.source == "nano" and not (path := self.dataset / image.path).exists():
                     write_png(path, self.media.frames(image.path)[0])
                 tasks = stages.build_tasks(image, config)
-                if problem := image.problem or ("" if tasks.keys() - {stages.ORIGINALS} else UNUSABLE):
+                problem = image.problem
+                if not problem and not tasks.keys() - {stages.ORIGINALS}:
+                    problem = UNUSABLE
+                if problem:
                     counts["unusable"][problem.partition(":")[0]] += 1
                     line = {"id": image.id, "image": image.path, "problem": problem}
                     unusable.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
@@ -295,7 +302,7 @@ class NegbenchMaker(Maker):
                 types.update(str(record.type) for record in questions if isinstance(record, Question))
             if not any(table.rows for stem, table in tables.items() if stem != stages.ORIGINALS):
                 reasons = "; ".join(f"{n} x {reason}" for reason, n in counts["unusable"].most_common(3))
-                raise UserError(f"{number} images yielded no caption and no question: {reasons}.")
+                raise UserError(f"{image_count} images yielded no caption and no question: {reasons}.")
 
         written_files = {}  # name -> facts
         for table in tables.values():
@@ -305,14 +312,12 @@ class NegbenchMaker(Maker):
             else:  # a file of an earlier command is out of date
                 table.path.unlink(missing_ok=True)
         return {
-            "source": config.source,
-            "form": config.form,
-            "images": number,
+            "source": config.source, "form": config.form, "images": image_count,
             **{key: dict(counter.most_common()) for key, counter in counts.items()},
             "questions_by_type": dict(sorted(types.items())),
             "files": written_files,
             "listing": dict(self.listing.notes),
-        }
+        }  # fmt: skip
 
     def images(self) -> Iterator[tuple[Concepts, Reworded | None]]:
         """Yields every selected image with its paraphrases, if any; of a pair both images."""
@@ -321,16 +326,15 @@ class NegbenchMaker(Maker):
             rows = self.rows("paraphrase", shard) if self.config.paraphrase else []
             reworded = {row.id: row for row in rows}
             for image in self.concepts(shard):
-                # The images of a pair have the listed one as their source.
+                # Both images of a pair are made from the listed one, their source.
                 listed = (image.source_id or image.id) if self.config.source == "pairs" else image.id
                 if listed in selected:
                     yield image, reworded.get(image.id)
 
 
-build = functools.partial(make, NegbenchMaker)
+build = functools.partial(make, NegbenchMaker)  # runs `nein negbench generate`
 
 # --- the card ----------------------------------------------------------------------------------
-
 MEDICAL_NOTE = (
     "How the published medical questions were drawn is not known: sizes and sentences differ from theirs; "
     "tasks and columns do not."
@@ -341,8 +345,9 @@ NANO_NOTE = "Scenes of the nano world: figures on them say nothing about the pub
 def format_card(config: NegbenchConfig, facts: Row) -> str:
     """The card as Markdown: contents, options, losses."""
     notes = {MEDICAL_NOTE: config.medical, NANO_NOTE: config.source == "nano"}  # note -> whether it applies
-    parts = {
-        "Files": {k: f"{f['rows']} rows, SHA-256 {f['sha256'][:16]}" for k, f in facts["files"].items()},
+    files = facts["files"].items()
+    parts = {  # title of a section -> its table
+        "Files": {name: f"{file['rows']} rows, SHA-256 {file['sha256'][:16]}" for name, file in files},
         "Questions by type": facts["questions_by_type"],
         f"Unusable, of {facts['images']} images": facts["unusable"],
         "Dropped or noted": facts["dropped"],

@@ -1,7 +1,7 @@
 """Asks a language model for NegBench data: objects of captions, scenes for pairs of images, and paraphrases.
 
 The prompts are ours; what they ask for is the paper's (appendix on construction). Under protocol "fixed" all
-answers are checked; under "paper" the right form is enough, as released.
+answers are checked; under "paper" any answer of the right form counts, as released.
 """
 
 from __future__ import annotations
@@ -10,20 +10,19 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from pydantic import BaseModel, Field
 
 from nein.datasets.negbench import polarity
 from nein.datasets.negbench.records import AFFIRMATION, HYBRID, NEGATION
-from nein.datasets.negbench.sentences import WORDINGS, Concepts, Negation, Protocol
+from nein.datasets.negbench.sentences import PAIR, WORDINGS, Concepts, Negation, Protocol
 from nein.engine.folder import sample_seed
 from nein.generate.negbench.pairs import PairPlan
 from nein.models.llm import SILENT, Client, Request
 
 NO_ANSWER = "the language model gave no answer"  # start of a problem: a later command asks again
 NO_OBJECTS = "the language model named no usable object"
-NO_LIST = "the language model takes its objects for no list of objects"
+NO_LIST = "the language model rejects an object list"
 
 
 # --- replies: docstrings and descriptions are part of the schema that the model reads ------------
@@ -59,8 +58,7 @@ class Scene(BaseModel):
 
 
 # --- objects -------------------------------------------------------------------------------------
-
-#: Medium -> words of the prompt: its name, what to list, in which form, what not to list.
+#: Value of --thing -> words of the prompt: the medium, what to list, in which form, what not to list.
 PROMPT_WORDS = {
     "image": ("photograph", "objects", "singular nouns", "places, actions or adjectives"),
     "video": ("video", "objects and actions", "singular nouns or -ing forms", "places or adjectives"),
@@ -92,7 +90,7 @@ def extract(
             present, absent = list(dict.fromkeys(answer.present)), list(dict.fromkeys(answer.absent))
             is_usable = bool(absent)
         else:
-            text = ". ".join(image.captions)  # a denial ends with its caption
+            text = ". ".join(image.captions)  # the dot: "no" in a caption denies nothing in the next one
             named, others = _clean_names(answer.present), _clean_names(answer.absent)
             present = [name for name in named if polarity.find_polarity(text, name) == "affirmed"]
             absent = [name for name in others if not polarity.find_mentions(text, name) and name not in named]
@@ -100,13 +98,14 @@ def extract(
             notes += ["absent object is in the caption, dropped"] * (len(others) - len(absent))
             image, absent = image.add_notes(*notes), absent[:count]
             is_usable = bool(present and absent)
-        lists = {"positives": tuple(present), "negatives": tuple(absent)}
-        extracted[image.id] = replace(image, **lists, problem="" if is_usable else NO_OBJECTS)
+        problem = "" if is_usable else NO_OBJECTS
+        image = replace(image, positives=tuple(present), negatives=tuple(absent), problem=problem)
+        extracted[image.id] = image
     return [*extracted.values()]
 
 
 def validate(client: Client, images: Sequence[Concepts]) -> list[Concepts]:
-    """Adds a problem to images of which the model does not clearly accept both lists of objects."""
+    """Adds a problem to every image unless the model clearly accepts both of its lists of objects."""
     usable = [image for image in images if not image.problem]
     prompts = [
         f"{[*names]}\n\nIs every entry of this list the name of a thing or of a concept, and nothing "
@@ -116,7 +115,8 @@ def validate(client: Client, images: Sequence[Concepts]) -> list[Concepts]:
     ]
     outcomes = client.complete([Request(prompt) for prompt in prompts], Soundness)  # two per image
     validated = {image.id: image for image in images}
-    for image, *pair in zip(usable, outcomes[::2], outcomes[1::2], strict=True):
+    for number, image in enumerate(usable):
+        pair = outcomes[2 * number : 2 * number + 2]
         silent = [outcome.failure for outcome in pair if outcome.failure in SILENT]
         if silent:
             validated[image.id] = replace(image, problem=_describe_failure(silent[0]))
@@ -159,13 +159,18 @@ def plan_scenes(client: Client, names: Sequence[str], seed: int) -> dict[str, Pa
             continue
         objects = _clean_names(scene.objects)
         further = _clean_names([scene.extra]) + _clean_names([scene.other])  # two, if the names are usable
-        texts, affirmed = (scene.caption, scene.caption_with_extra), ["affirmed"] * len(objects)
-        found = [[polarity.find_polarity(text, thing) for thing in (*objects, *further)] for text in texts]
+        texts = (scene.caption, scene.caption_with_extra)
+        found = [[polarity.find_polarity(text, noun) for noun in (*objects, *further)] for text in texts]
+        affirmed = ["affirmed"] * len(objects)
         expected = [[*affirmed, "missing", "missing"], [*affirmed, "affirmed", "missing"]]
-        if len(objects) > 1 and found == expected:
-            plans[name] = PairPlan(name, *texts, tuple(objects), *further, source_id=name, start=None)
-        else:
+        if len(objects) < 2 or found != expected:
             plans[name] = "the sentences of a scene contradict its objects"
+            continue
+        extra, other = further
+        plans[name] = PairPlan(
+            id=name, caption=scene.caption, caption_with=scene.caption_with_extra, objects=tuple(objects),
+            extra=extra, other=other, source_id=name, start=None,
+        )  # fmt: skip
     return plans
 
 
@@ -179,16 +184,17 @@ class Sentence:
     affirmed: list[str]  # objects that it says are there
     denied: list[str]  # objects that it says are absent
     others: tuple[str, ...] = ()  # objects that it does not mention
-    negation: Negation | None = None  # of a training caption, which is written anew, as CC12M-NegCap was
+    negation: Negation | None = None  # of a training caption: it is written from this, as for CC12M-NegCap
 
 
 def paraphrase(
     client: Client, sentences: Sequence[Sentence], seed: int, *, keep_order: bool, protocol: Protocol
 ) -> list[tuple[str | None, str]]:
-    """(sentence in other words, "") or (None, why there is none) for every sentence.
+    """For every sentence: (its paraphrase, ""), or (None, why there is none).
 
-    Under "fixed" a sentence that loses an object, changes its polarity or (with `keep_order`, and of training
-    captions always) what comes first is refused and drawn again, up to the client's `attempts`.
+    Under "fixed" a paraphrase is refused if it loses an object or changes an object's polarity. Training
+    captions, with `keep_order` all sentences, must also keep whether the affirmation or the negation comes
+    first. A refused one is drawn again, up to the client's `attempts`.
     """
     results: dict[str, tuple[str | None, str]] = {}  # sentence id -> (paraphrase, why there is none)
     pending = list(sentences)
@@ -204,11 +210,13 @@ def paraphrase(
                 if outcome.failure not in SILENT:
                     refused.append(old)
                 continue
-            text, why = " ".join(outcome.value.sentence.split()), ""  # white space made single
+            text = " ".join(outcome.value.sentence.split())  # white space made single
+            why = ""  # why it is refused
             if protocol == "fixed":
                 order = old.text if keep_order or old.negation is not None else None
-                kept: Any = {"keep_order_of": order, "others": old.others}
-                why = polarity.find_change(text, old.affirmed, old.denied, **kept)
+                why = polarity.find_change(
+                    text, old.affirmed, old.denied, keep_order_of=order, others=old.others
+                )
                 if not why and len(text.split()) > 2 * len(old.text.split()) + 10:  # words
                     why = "it says much more"
             results[old.id] = (None, why) if why else (text, "")
@@ -218,24 +226,25 @@ def paraphrase(
     return [results[sentence.id] for sentence in sentences]
 
 
-#: Examples of negated captions: description, absent object, caption with the affirmation first, and with the
-#: negation first. Three of them are drawn.
+#: Examples of a prompt, which draws three: description, absent object, negated caption with the affirmation
+#: first, and with the negation first.
 EXAMPLES = [
-    text.split(" / ")
-    for text in (
-        "Two women carry a ladder across the yard / wheelbarrow / Two women carry a ladder across the yard, "
-        "and no wheelbarrow is there. / Without any wheelbarrow, two women carry a ladder across the yard.",
-        "A plate of pancakes / fork / A plate of pancakes without a fork. / There is no fork, but a plate of "
-        "pancakes.",
-        "A boat lies at the pier in the evening / seagull / In the evening a boat lies at the pier; not one "
-        "seagull is to be seen. / Not one seagull is about while a boat lies at the pier in the evening.",
-        "An old clock on a brick wall / window / An old clock hangs on a brick wall that has no window. / No "
-        "window is there, yet an old clock hangs on a wall.",
-    )
-]
+    ("Two women carry a ladder across the yard", "wheelbarrow",
+     "Two women carry a ladder across the yard, and no wheelbarrow is there.",
+     "Without any wheelbarrow, two women carry a ladder across the yard."),
+    ("A plate of pancakes", "fork",
+     "A plate of pancakes without a fork.", "There is no fork, but a plate of pancakes."),
+    ("A boat lies at the pier in the evening", "seagull",
+     "In the evening a boat lies at the pier; not one seagull is to be seen.",
+     "Not one seagull is about while a boat lies at the pier in the evening."),
+    ("An old clock on a brick wall", "window",
+     "An old clock hangs on a brick wall that has no window.",
+     "No window is there, yet an old clock hangs on a wall."),
+]  # fmt: skip
 
 
 def _write_prompt(sentence: Sentence, keep_order: bool, rng: random.Random) -> str:
+    """Asks for a negated caption if the sentence has a negation, else for a paraphrase."""
     if (negation := sentence.negation) is not None:
         first, second = ("negation", "affirmation") if negation.before else ("affirmation", "negation")
         lines = [
@@ -262,14 +271,16 @@ def _write_prompt(sentence: Sentence, keep_order: bool, rng: random.Random) -> s
     return "\n".join(lines)
 
 
+# --- templated options ---------------------------------------------------------------------------
 def parse_option(text: str, wording: str, thing: str) -> tuple[list[str], list[str]]:
     """(affirmed, denied) objects of a templated option, with or without a full stop."""
-    for form in (HYBRID, NEGATION, "pair", AFFIRMATION):
+    for form in (HYBRID, NEGATION, PAIR, AFFIRMATION):
         pattern = re.escape(WORDINGS[wording][form].replace("{thing}", thing))
         for slot in "ABN":
             pattern = pattern.replace(re.escape("{" + slot + "}"), f"(?P<{slot}>.+?)")
         match = re.fullmatch(rf"{pattern}\.?", text)
         if match:
             named = match.groupdict()  # A, B: affirmed objects, N: a denied one
-            return [named[s] for s in "AB" if s in named], [named["N"]] if "N" in named else []
+            affirmed = [named[slot] for slot in "AB" if slot in named]
+            return affirmed, [named["N"]] if "N" in named else []
     raise ValueError(f"this is no sentence of the wording {wording!r}: {text!r}")

@@ -25,8 +25,7 @@ from nein.models.llm import Client
 from nein.wording import families
 
 # --- verification -------------------------------------------------------------------------------------
-
-NOT_ASKED = "the detector failed"
+DETECTOR_FAILED = "the detector failed"
 UNVERIFIED = "not verified, as in the released code"
 LoadedImage = tuple[Concepts, np.ndarray | str]  # record, and pixels, (H, W, 3) uint8, or why there are none
 
@@ -39,7 +38,7 @@ class Verifier:
     query: str  # with "{object}" for the name
     threshold: float
     protocol: sentences.Protocol = "fixed"
-    absent_count: int = 0  # under "paper", images with another number of absent objects are not verified
+    absent_count: int = 0  # of "paper", which verifies only images with this number of absent objects
 
     @property
     def fingerprint(self) -> str:
@@ -50,22 +49,23 @@ class Verifier:
 
     def detect(self, images: Sequence[np.ndarray], names: Sequence[Sequence[str]]) -> list[dict[str, bool]]:
         """Per image: name -> whether it is detected. Raises UserError if boxes have no labels ("paper")."""
-        labels = [[self.query.format(object=name) for name in row] for row in names]
-        detections = self.detector.detect(images, labels, self.threshold)  # per image: label -> box
+        prompts = [[self.query.format(object=name) for name in row] for row in names]
+        detections = self.detector.detect(images, prompts, self.threshold)  # per image: prompt -> best box
+        # "paper" counts the boxes for which the prompt is the likeliest of all; "fixed" asks for each alone.
         field = "named" if self.protocol == "paper" else "score"
         if any(getattr(box, field) is None for boxes in detections for box in boxes.values()):
             raise UserError(
                 "--protocol paper needs labels of boxes; pass OWL-ViT, OWLv2, or --protocol fixed."
             )
         detected = []
-        for row, texts, boxes in zip(names, labels, detections, strict=True):
-            scores = [getattr(boxes[label], field) for label in texts]
+        for row, texts, boxes in zip(names, prompts, detections, strict=True):
+            scores = [getattr(boxes[text], field) for text in texts]
             detected.append({name: score >= self.threshold for name, score in zip(row, scores, strict=True)})
         return detected
 
 
-def verify(verifier: Verifier, images: Sequence[LoadedImage], *, positives: bool) -> list[Concepts]:
-    """Drops absent objects that the detector finds and, with `positives`, present ones that it misses."""
+def verify(verifier: Verifier, images: Sequence[LoadedImage], *, also_present: bool) -> list[Concepts]:
+    """Drops absent objects that the detector finds and, with `also_present`, present ones that it misses."""
     results: dict[str, Concepts] = {}
     usable: dict[str, np.ndarray] = {}  # id -> (H, W, 3) uint8
     as_released = verifier.protocol == "paper"
@@ -76,7 +76,7 @@ def verify(verifier: Verifier, images: Sequence[LoadedImage], *, positives: bool
             image = image.add_notes(f"absent objects not as many as wanted, {UNVERIFIED}")
         elif not isinstance(pixels, str):
             usable[image.id] = pixels
-        elif as_released:
+        elif as_released:  # the image cannot be read
             image = image.add_notes(f"{pixels}, {UNVERIFIED}")
         else:
             image = replace(image, problem=pixels)
@@ -84,23 +84,24 @@ def verify(verifier: Verifier, images: Sequence[LoadedImage], *, positives: bool
 
     # Under "paper" the names of a query compete for a box: present objects get a query of their own.
     queries = [[results[name].negatives for name in usable]]  # per query the names for every image
-    if positives and as_released:
+    if also_present and as_released:
         queries.append([results[name].positives for name in usable])
-    elif positives:
+    elif also_present:
         queries = [[results[name].negatives + results[name].positives for name in usable]]
     answers = [isolate_answers(verifier.detect, usable.values(), names, str) for names in queries]
 
-    for name, *rows in zip(usable, *answers, strict=True):  # rows: of every query, its answer or a failure
+    for position, name in enumerate(usable):
+        rows = [answer[position] for answer in answers]  # of every query: name -> detected?; or a failure
         image = results[name]
         failures = [row for row in rows if isinstance(row, str)]
         if failures:
-            results[name] = replace(image, problem=f"{NOT_ASKED}: {failures[0]}")
+            results[name] = replace(image, problem=f"{DETECTOR_FAILED}: {failures[0]}")
             continue
         is_shown: dict[str, bool] = {}
         for row in rows:
             is_shown.update(row)
         absent = tuple(key for key in image.negatives if not is_shown[key])
-        present = tuple(key for key in image.positives if not positives or is_shown[key])
+        present = tuple(key for key in image.positives if not also_present or is_shown[key])
         notes = ["absent object detected, dropped"] * (len(image.negatives) - len(absent))
         notes += ["present object not detected, dropped"] * (len(image.positives) - len(present))
         results[name] = replace(image.add_notes(*notes), negatives=absent, positives=present)
@@ -108,7 +109,6 @@ def verify(verifier: Verifier, images: Sequence[LoadedImage], *, positives: bool
 
 
 # --- makers of pairs ----------------------------------------------------------------------------------
-
 NOT_MADE = "no try gave a pair that the detector confirms"
 Pair = tuple[np.ndarray, np.ndarray]  # (H, W, 3) uint8 each: without the object, and with it
 
@@ -119,11 +119,11 @@ class PairPlan:
 
     id: str
     caption: str  # of the first image, without the object
-    caption_with: str
+    caption_with: str  # of the second image
     objects: tuple[str, ...]  # in both images
-    extra: str  # in the second one alone
+    extra: str  # the object: in the second image alone
     other: str  # in neither; "": none is known
-    source_id: str
+    source_id: str  # image by which intervals are clustered
     start: Any  # (H, W, 3) uint8, the editor's input; None for a pair made from text
 
 
@@ -131,7 +131,8 @@ class EditorMaker:
     """Adds the object to an existing image with one of our editors."""
 
     def __init__(self, editor: editors.Editor) -> None:
-        self.editor, self.fingerprint, self.describe = editor, editor.fingerprint, editor.describe
+        self.editor = editor
+        self.fingerprint, self.describe = editor.fingerprint, editor.describe  # for the manifest
 
     def make(self, plans: Sequence[PairPlan], seeds: Sequence[int]) -> list[Pair | str]:
         """Both images of every plan, or why there are none."""
@@ -160,15 +161,16 @@ class TextMaker:
             index = DiffusionPipeline.load_config(folder, revision=revision)
             checkpoint.check_parts(index, name, folder, revision)
             options: Row = {"revision": revision, "use_safetensors": True, "torch_dtype": torch_dtype(dtype)}
-            if "safety_checker" in index:  # a refused image is black, and the detector would judge it
-                options |= {"safety_checker": None}
+            if "safety_checker" in index:  # it would make a refused image black, for the detector to judge
+                options["safety_checker"] = None
             self.pipeline = AutoPipelineForText2Image.from_pretrained(folder, **options)
         checkpoint.check_tokenizers(self.pipeline, name)
         parts = self.pipeline.components
         modules = {key: part for key, part in parts.items() if isinstance(part, torch.nn.Module)}
         tokenizers = [part for part in parts.values() if hasattr(part, "get_vocab")]
-        kind, weights = type(self.pipeline).__name__, checkpoint.content_hash(modules, tokenizers)
-        self._facts = {"class": kind, "weights": weights, "dtype": dtype, "steps": steps}
+        weights = checkpoint.content_hash(modules, tokenizers)
+        class_name = type(self.pipeline).__name__
+        self._facts = {"class": class_name, "weights": weights, "dtype": dtype, "steps": steps}
         self.fingerprint, self.steps = fingerprint(self._facts), steps
         self.pipeline.to(device).set_progress_bar_config(disable=True)
 
@@ -214,11 +216,11 @@ class PairTools:
 
     def find_problem(self, plan: PairPlan, pair: Pair) -> str:
         """Why the detector refuses a pair; "" if it accepts it."""
-        names = [*plan.objects, plan.extra, *([plan.other] if plan.other else [])]
+        names = [name for name in (*plan.objects, plan.extra, plan.other) if name]
         try:
-            without, with_extra = self.verifier.detect(pair, [names, names])
+            without, with_extra = self.verifier.detect(pair, [names, names])  # name -> whether detected
         except MetricError as error:
-            return f"{NOT_ASKED}: {error}"
+            return f"{DETECTOR_FAILED}: {error}"
         if without[plan.extra]:
             return "the object is in the picture without it"
         if not with_extra[plan.extra]:
@@ -246,8 +248,10 @@ def plan_edit(loaded: LoadedImage, vocabulary: Sequence[str], seed: int) -> Pair
     extra, *rest = rng.sample(absent, min(2, len(absent)))
     # "A dog on a beach" -> "A dog on a beach. There is a car."
     added = f"{caption.rstrip().removesuffix('.')}. There is {families.add_article(extra, some=True)}."
-    other = rest[0] if rest else ""
-    return PairPlan(image.id, caption, added, image.positives, extra, other, image.cluster, start=pixels)
+    return PairPlan(
+        id=image.id, caption=caption, caption_with=added, objects=image.positives, extra=extra,
+        other=rest[0] if rest else "", source_id=image.cluster, start=pixels,
+    )  # fmt: skip
 
 
 def make_pairs(
@@ -272,16 +276,19 @@ def make_pairs(
 
 
 def _write_pair(plan: PairPlan, pair: Pair, folder: Path, *, note: str) -> list[Concepts]:
+    """Writes both images; returns their records. note: of the first one, so that it counts once per pair."""
     other = (plan.other,) if plan.other else ()
-    sides = (  # (end of the name, caption, present objects, absent objects, notes)
-        ("without", plan.caption, plan.objects, (plan.extra, *other), (note,)),
-        ("with", plan.caption_with, (*plan.objects, plan.extra), other, ()),
-    )
+    without = Concepts(
+        f"{plan.id}-without", captions=(plan.caption,), source_id=plan.source_id, notes=(note,),
+        positives=plan.objects, negatives=(plan.extra, *other),
+    )  # fmt: skip
+    with_extra = Concepts(
+        f"{plan.id}-with", captions=(plan.caption_with,), source_id=plan.source_id,
+        positives=(*plan.objects, plan.extra), negatives=other,
+    )  # fmt: skip
     images = []
-    for pixels, (end, caption, present, absent, notes) in zip(pair, sides, strict=True):
-        name = f"{plan.id}-{end}"
-        path = f"pictures/{name.replace('/', '_')}.png"
+    for image, pixels in zip((without, with_extra), pair, strict=True):
+        path = f"pictures/{image.id.replace('/', '_')}.png"
         write_png(folder / path, pixels)
-        facts: Any = {"source_id": plan.source_id, "notes": notes}
-        images.append(Concepts(name, path, (caption,), present, absent, **facts))
+        images.append(replace(image, path=path))
     return images

@@ -18,7 +18,7 @@ from nein.engine import images
 from nein.engine.folder import Row
 from nein.generate import maker
 from nein.generate.config import NegbenchConfig
-from nein.generate.maker import COCO, ShardStage
+from nein.generate.maker import COCO_CATEGORIES, ShardStage
 from nein.generate.negbench import language, pairs
 from nein.generate.negbench.language import Sentence, parse_option
 from nein.generate.negbench.pairs import LoadedImage, PairTools, Verifier
@@ -81,7 +81,7 @@ class MakePairs(NegbenchStage):
     def make(self, model: PairTools, inputs: list[LoadedImage]) -> list[Concepts]:
         from nein.nano.scenes import CATEGORIES
 
-        config, vocabulary = self.config, CATEGORIES if self.config.preset == "nano" else COCO
+        config, vocabulary = self.config, CATEGORIES if self.config.preset == "nano" else COCO_CATEGORIES
         if model.client is None:
             plans = {loaded[0].id: pairs.plan_edit(loaded, vocabulary, config.seed) for loaded in inputs}
         else:
@@ -121,7 +121,7 @@ class Verify(NegbenchStage):
         rows, size = list[Concepts](), int(self.config.batch_size)
         for start in range(0, len(inputs), size):
             batch = inputs[start : start + size]
-            rows += pairs.verify(model, batch, positives=self.config.verify == "both")
+            rows += pairs.verify(model, batch, also_present=self.config.verify == "both")
         return rows
 
 
@@ -170,7 +170,6 @@ class Paraphrase(NegbenchStage):
 
 
 # --- the captions and questions of an image ------------------------------------------------------
-
 #: Stem of a file -> options of its `official.Table`. A control asks without a negation.
 FILES: dict[str, Row] = {
     "negated_retrieval": {},

@@ -30,9 +30,11 @@ from nein.reporting import contact_sheet
 from nein.reporting.contact_sheet import GREEN, GREY, RED, Badge, Cell
 from nein.wording.families import FAMILIES
 
-#: Fields of the annotation file, the official five and one of ours; and their names in candidates.jsonl.
-FIELDS = ("COCO", "T_original", "T_negative", "T_generated", "NeIn", "family")
-OWN_FIELDS = ("source", "caption", "negative", "generated", "id", "family")
+#: Field of the annotation file, the official five and one of ours -> its name in candidates.jsonl.
+FIELDS = {
+    "COCO": "source", "T_original": "caption", "T_negative": "negative", "T_generated": "generated",
+    "NeIn": "id", "family": "family",
+}  # fmt: skip
 EXAMPLES, EXAMPLE_SIDE = 4, 144  # of card.png: samples per verdict, pixels of an image's longer side
 
 
@@ -54,14 +56,13 @@ class Outcome:
         return self.line["generated_picture"]["image"]
 
     def split(self, seed: int, share: float) -> str:
-        """ "val" for `share` of all images, else "train": by the hash of their pixels, not by names."""
+        """The split: "val" for `share` of all images, else "train", by the hash of pixels, not by names."""
         digest = hashlib.sha256(f"nein-build/{seed}/{self.sha256}/split".encode()).digest()
         return "val" if int.from_bytes(digest[:8], "big") / 2**64 < share else "train"  # uniform in [0, 1)
 
 
 class NeinMaker(Maker):
-    """Makes a NeIn data set. `collect` fills `records`, the rows of stage "clauses"; `outcomes`, of all
-    candidates; and `splits`, the accepted ones."""
+    """Makes a NeIn data set: `finish` collects the rows of all stages, then writes the files."""
 
     config: BuildConfig
     stages = (Clauses, Generate, Match, Ask)
@@ -80,19 +81,16 @@ class NeinMaker(Maker):
         self.listing = stages.load_sources(config)
         self.objects = stages.load_categories(config.objects, config.queried)
         self.editor = editor_choice.choose_editor(config.editor, config.preset, config.editor_options)
-        self.records: list[Row] = []
-        self.outcomes: list[Outcome] = []
-        self.splits: dict[str, list[Outcome]] = {"train": [], "val": []}
+        # Filled by `collect`:
+        self.records: list[Row] = []  # rows of stage "clauses", one per image
+        self.lines: list[Row] = []  # of candidates.jsonl: every image, followed by its candidates
+        self.outcomes: list[Outcome] = []  # of all candidates
+        self.splits: dict[str, list[Outcome]] = {"train": [], "val": []}  # the accepted ones
 
     def identity(self, device: str) -> Row:
-        return {
-            **super().identity(device),
-            "families": self.config.family_labels,
-            "objects": json_digest({"objects": self.objects})[:16],
-            "noise": NOISE,
-            **self.editor.identity(),
-            **vars(self.config.models),
-        }
+        objects = json_digest({"objects": self.objects})[:16]
+        facts = {"families": self.config.family_labels, "objects": objects, "noise": NOISE}
+        return {**super().identity(device), **facts, **self.editor.identity(), **vars(self.config.models)}
 
     def candidates(self, shard: int) -> list[Row]:
         return [candidate for row in self.rows("clauses", shard) for candidate in row["candidates"]]
@@ -119,42 +117,42 @@ class NeinMaker(Maker):
     def collect(self) -> None:
         """Reads the rows of all stages."""
         for shard in self.blocks.numbers:
-            stages_rows = [self.rows(stage, shard) for stage in ("generate", "match", "ask")]
-            edits, matches, answers = ({row["id"]: row for row in rows} for rows in stages_rows)
+            edits = {row["id"]: row for row in self.rows("generate", shard)}
+            matches = {row["id"]: row for row in self.rows("match", shard)}
+            answers = {row["id"]: row for row in self.rows("ask", shard)}
             # Shards are made whole: the last one may hold images beyond `--limit`.
             records = self.rows("clauses", shard)[: len(self.blocks.indices) - len(self.records)]
             self.records += records
             for source, record in zip(self.members(shard), records, strict=False):
+                line = {"image": record["id"], **{key: record[key] for key in ("problem", "queried", "lost")}}
+                self.lines.append(line)
                 for candidate in record["candidates"]:
                     name = candidate["id"]
                     edit, match, ask = edits[name], matches.get(name), answers.get(name)
+                    last = ask or match or edit  # a rejected candidate has no row of a later stage
                     line = {
                         **candidate,
-                        "verdict": (ask or match or edit)["verdict"],  # no row follows a rejection
+                        "verdict": last["verdict"],
                         "generated_picture": _omit(edit, "id", "verdict"),
-                        "match": match and _omit(match, "id"),
-                        "ask": ask and _omit(ask, "id"),
+                        "match": None if match is None else _omit(match, "id"),
+                        "ask": None if ask is None else _omit(ask, "id"),
                     }
+                    self.lines.append(line)
                     self.outcomes.append(Outcome(line, source.path, record["sha256"]))
         for outcome in self.outcomes:
             if outcome.verdict == ACCEPTED:
                 self.splits[outcome.split(self.config.seed, self.config.evaluation_share)].append(outcome)
 
     # --- the data set ----------------------------------------------------------------------
-
     def write(self) -> None:
         """Writes candidates.jsonl and the data set."""
-        outcomes, lines = iter(self.outcomes), list[Row]()
-        for record in self.records:
-            lines.append({"image": record["id"], **{k: record[k] for k in ("problem", "queried", "lost")}})
-            lines += [next(outcomes).line for _ in record["candidates"]]
-        atomic.write_lines(self.folder.path / "candidates.jsonl", lines)
+        atomic.write_lines(self.folder.path / "candidates.jsonl", self.lines)
         for split, accepted in self.splits.items():
             self._write_split(split, accepted)
 
     def make_annotation(self, outcome: Outcome) -> dict[str, str]:
         """Record of NeIn's annotation file; with the family of negation if there are others than "plain"."""
-        annotation = {key: outcome.line[own] for key, own in zip(FIELDS, OWN_FIELDS, strict=True)}
+        annotation = {key: outcome.line[own] for key, own in FIELDS.items()}
         if self.config.family_labels == ["plain"]:
             del annotation["family"]
         return annotation
@@ -172,13 +170,13 @@ class NeinMaker(Maker):
     def _write_split(self, split: str, outcomes: Sequence[Outcome]) -> None:
         """Writes one split in the official layout, `<split>.json` last; hard-links samples if possible."""
         root = atomic.make_folder(self.folder.path / "dataset")
-        listing, folders = root / f"{split}.json", (root / f"coco_for_{split}", root / f"nein_{split}")
+        listing = root / f"{split}.json"
+        sources, samples = root / f"coco_for_{split}", root / f"nein_{split}"  # folders of images
         listing.unlink(missing_ok=True)
-        for folder in folders:
+        for folder in (sources, samples):
             shutil.rmtree(folder, ignore_errors=True)
-        if not outcomes:
-            return
-        sources, samples = (atomic.make_folder(folder) for folder in folders)
+            if outcomes:
+                atomic.make_folder(folder)
         for outcome in outcomes:
             target = sources / f"{outcome.line['source']}{outcome.source.suffix.lower()}"
             if not target.exists():
@@ -188,10 +186,10 @@ class NeinMaker(Maker):
                 os.link(image, samples / image.name)
             except OSError:  # another file system, or one without links
                 shutil.copyfile(image, samples / image.name)
-        atomic.write_json(listing, [self.make_annotation(outcome) for outcome in outcomes])
+        if outcomes:
+            atomic.write_json(listing, [self.make_annotation(outcome) for outcome in outcomes])
 
     # --- the card --------------------------------------------------------------------------
-
     #: Options that the card names.
     LISTED_OPTIONS = (
         "preset source objects queried kept absent_below families editor protocol image_format match_above "
@@ -205,13 +203,13 @@ class NeinMaker(Maker):
         # A local folder's last part alone: its path would name the machine.
         names = {"itm": config.models.itm, "editor": config.editor, "vqa": config.models.vqa}
         names = {kind: Path(name).name if name[0] in "/~." else name for kind, name in names.items()}
-        marks = {kind: models[kind]["fingerprint"] for kind in names if kind in models}
+        fingerprints = {kind: models[kind]["fingerprint"] for kind in names if kind in models}
         return {
             "data_sha256": self.content_hash(),
             "images": len(records),
             "drawn": self.listing.origin["kind"] == "nano",
             "samples": {split: len(outcomes) for split, outcomes in self.splits.items()},
-            "source_images": {k: len({o.source for o in outcomes}) for k, outcomes in self.splits.items()},
+            "source_images": {split: len({o.source for o in group}) for split, group in self.splits.items()},
             "image_problems": tally(row["problem"].partition(":")[0] for row in records if row["problem"]),
             "list_notes": dict(self.listing.notes),
             "queried": tally(row["fate"] for record in records for row in record["queried"]),
@@ -227,7 +225,7 @@ class NeinMaker(Maker):
             "templates": tally(FAMILIES[row["family"]].templates[row["template"]] for row in accepted),
             "objects": tally(row["object"] for row in accepted),
             "configuration": {key: getattr(config, key) for key in self.LISTED_OPTIONS.split()},
-            "models": {kind: {"name": names[kind], "fingerprint": mark} for kind, mark in marks.items()},
+            "models": {k: {"name": names[k], "fingerprint": mark} for k, mark in fingerprints.items()},
         }
 
     def write_card(self, facts: Row) -> None:
@@ -245,7 +243,8 @@ class NeinMaker(Maker):
             cells: list[Cell] = []
             for outcome in group[:EXAMPLES]:
                 cells += self._make_cells(outcome)
-            cells += [Cell(np.full((8, 8, 3), 255, np.uint8))] * (2 * EXAMPLES - len(cells))  # white
+            white = Cell(np.full((8, 8, 3), 255, np.uint8))
+            cells += [white] * (2 * EXAMPLES - len(cells))  # every row has as many cells
             rows.append(contact_sheet.Row(f"{verdict}: {len(group)}", "", cells))
         if rows:
             sheet = contact_sheet.draw(["source", "generated"] * EXAMPLES, rows, EXAMPLE_SIDE)
@@ -262,13 +261,14 @@ class NeinMaker(Maker):
         return [Cell(images.decode(outcome.source), badges=[Badge(outcome.line["caption"], GREY)]), sample]
 
 
-build = functools.partial(make, NeinMaker)
+build = functools.partial(make, NeinMaker)  # runs `nein generate`
 
 
 def _omit(row: Row, *keys: str) -> Row:
     return {key: value for key, value in row.items() if key not in keys}
 
 
+# --- the text of the card ------------------------------------------------------------------------
 ABOUT = """# A NeIn data set
 
 {total} samples ({splits}) for editing by negative instructions, built from captioned images after Bui et al.,
@@ -279,7 +279,7 @@ splits.{drawn}
 ![Accepted and rejected samples](card.png)
 """
 DRAWN = " Images are drawn scenes of 64x64 pixels and miniature models made and checked the samples."
-CONTENT = """
+FOOTER = """
 Content: SHA-256 `{}` over records and pixels. The license of the source images applies to the samples.
 """
 
@@ -287,6 +287,7 @@ Content: SHA-256 `{}` over records and pixels. The license of the source images 
 def format_card(facts: Row) -> str:
     """The card as Markdown, without front matter."""
     samples, problems = facts["samples"], facts["image_problems"]
+    # "12 in `train` from 5 images", for every split that has samples
     splits = [f"{n} in `{k}` from {facts['source_images'][k]} images" for k, n in samples.items() if n]
     drawn = DRAWN if facts["drawn"] else ""
     about = ABOUT.format(total=sum(samples.values()), splits=", ".join(splits) or "none", drawn=drawn)
@@ -304,4 +305,4 @@ def format_card(facts: Row) -> str:
         "How it was made": {k: str(v) for k, v in facts["configuration"].items()} | origin,
     }
     sections = "".join(make_section(title, counts) for title, counts in parts.items())
-    return about + sections + CONTENT.format(facts["data_sha256"])
+    return about + sections + FOOTER.format(facts["data_sha256"])

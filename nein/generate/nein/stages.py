@@ -5,7 +5,7 @@ generate  an editor adds the object to the image
 match     filter 1: does the generated image match the caption and the object?
 ask       filter 2: does a judge answer yes to both?
 
-The first part of the file reads the sources; then every stage has a part.
+Parts: the sources, what the stages share, stage 1 (clauses), stage 2 (generation), stages 3 and 4 (filters).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from nein.engine import atomic, images
 from nein.engine.folder import Row, sample_seed
 from nein.generate import maker
 from nein.generate.config import BuildConfig
-from nein.generate.maker import BAD_NAME, COCO, NO_CAPTION, ImageOrReason, Listing, ShardStage
+from nein.generate.maker import BAD_NAME, COCO_CATEGORIES, NO_CAPTION, ImageOrReason, Listing, ShardStage
 from nein.loading.digests import pixel_digest
 from nein.loading.errors import UserError, isolate_answers
 from nein.loading.references import expand_user, parse_reference
@@ -35,7 +35,6 @@ from nein.models import judges, references
 from nein.wording import families
 
 # --- the sources ---------------------------------------------------------------------------------
-
 SAME_NAME = "another image has this name"
 NANO_SPLIT = "build"  # scenes of their own: no model was trained or judged on them
 
@@ -69,15 +68,17 @@ def _make_listing(entries: Iterable[coco.CaptionedImage], folder: Path, origin: 
     """The images in `folder`. A file listed twice is one image with all its captions; another file with the
     same stem has a problem."""
     captions: dict[str, list[str]] = {}  # file name -> captions
-    repeats = 0
+    repeats = 0  # entries of a file that an earlier entry named
     for entry in entries:
-        repeats += entry.file_name in captions
+        if entry.file_name in captions:
+            repeats += 1
         captions.setdefault(entry.file_name, []).extend(entry.captions)
-    records, ids = [], set[str]()
+    records, ids = list[Source](), set[str]()  # ids: without "COCO_", which a sample's id leaves out
     for name, texts in captions.items():
-        # NeIn's name for a file of COCO leaves the split out: "COCO_train2014_000000000009".
+        # NeIn's id of a file of COCO has no split: "COCO_train2014_000000000009" -> "COCO_000000000009".
         stem = re.sub(r"^(?:COCO_(?:(?:train|val|test)\d{4}_)?)?(\d{12})$", r"COCO_\1", Path(name).stem)
-        sentences, key = maker.clean_texts(texts), stem.removeprefix("COCO_")
+        key = stem.removeprefix("COCO_")
+        sentences = maker.clean_texts(texts)
         problem = "" if sentences else NO_CAPTION
         outside = Path(name).is_absolute() or ".." in Path(name).parts
         if outside or not re.fullmatch(r"[\w-][\w .,+()-]*", stem):
@@ -90,6 +91,7 @@ def _make_listing(entries: Iterable[coco.CaptionedImage], folder: Path, origin: 
 
 
 def _draw_sources(scenes: int) -> Listing[Source]:
+    """Images of drawn scenes, kept in the user's cache, with captions."""
     from nein.nano import data
     from nein.nano.scenes import render, rng_for
     from nein.nano.sentences import write_captions
@@ -111,7 +113,7 @@ def load_categories(name: str, queried: int) -> tuple[str, ...]:
     """The objects of "coco", "nano" or a text file. Raises UserError, also for fewer than `queried`."""
     from nein.nano.scenes import CATEGORIES
 
-    names = {"coco": COCO, "nano": CATEGORIES}.get(name, ())
+    names = {"coco": COCO_CATEGORIES, "nano": CATEGORIES}.get(name, ())
     if not names:
         if not Path(name).exists():
             raise UserError(f"--objects is '{name}'; pass coco, nano or a text file.")
@@ -123,10 +125,9 @@ def load_categories(name: str, queried: int) -> tuple[str, ...]:
 
 
 # --- what the stages share -----------------------------------------------------------------------
-
 #: Verdicts on a candidate. A stage reads those that the stage before it accepted.
 ACCEPTED = "accepted"
-EDITOR_FAILED, FAILED = "the editor failed", "the judge failed"
+EDITOR_FAILED, FAILED = "the editor failed", "the judge failed"  # FAILED: of clauses, match and ask
 LOW_MATCH = "match at or below the threshold"
 NOT_CAPTION, NOT_BOTH = 'answered "no" to the caption', 'answered "no" to both'
 REJECTED_OBJECT, UNPARSABLE = 'answered "no" to the object', "unparsable answer"
@@ -157,24 +158,23 @@ def name_object(noun: str, protocol: str) -> str:
 
 
 def measure_cosines(matcher: Any, pixels: Sequence[Any], texts: Sequence[Sequence[str]]) -> list[Any]:
-    """Per image, (H, W, 3) uint8, the cosine of each of its texts, or why there is none."""
+    """Per image, (H, W, 3) uint8, the cosine (head "itc") of each of its texts, or why there is none."""
     return isolate_answers(lambda some, words: matcher.match(some, words, head="itc"), pixels, texts)
 
 
 # --- stage 1: clauses ----------------------------------------------------------------------------
-
-#: Fates of the sampled objects.
+#: Fates of the sampled objects: not absent; absent, without a candidate; absent, with a candidate.
 TOO_SIMILAR, NOT_LOWEST, KEPT = "cosine not below the threshold", "not among the lowest", "kept"
 #: Why an image gave fewer candidates than `kept`.
 NO_OBJECT, NO_CAPTION_LEFT = "no absent object left", "no caption left"
 NO_FAMILY = "no family of negation fits"
-NOISE = "generation"  # the stream of the seeds for stage 2, in the identity of a build
+NOISE = "generation"  # start of the name under which stage 2's seeds are drawn; part of a build's identity
 
 
 class Clauses(NeinStage):
     """Algorithm 1: image and captions -> objects that are absent, and a sentence that says so for each."""
 
-    name, kind = "clauses", "itm"
+    name, kind = "clauses", "itm"  # of the stage; of its model
 
     def read(self, shard: int) -> list[tuple[Source, ImageOrReason]]:
         """Every image, (H, W, 3) uint8, or why it cannot be used."""
@@ -183,13 +183,14 @@ class Clauses(NeinStage):
     def make(self, model: Any, inputs: list[tuple[Source, ImageOrReason]]) -> list[Row]:
         usable = [(source, pixels) for source, pixels in inputs if not isinstance(pixels, str)]
         names = [draw_categories(self.maker.objects, self.config, source.id) for source, _ in usable]
-        results = iter(measure_cosines(model, [pixels for _, pixels in usable], names))
+        results = measure_cosines(model, [pixels for _, pixels in usable], names)
+        result_by_id = {source.id: result for (source, _), result in zip(usable, results, strict=True)}
         rows = []
         for source, pixels in inputs:
             if isinstance(pixels, str):
                 rows.append(_make_unusable_record(source, pixels))
                 continue
-            cosines = next(results)  # (queried,)
+            cosines = result_by_id[source.id]  # (queried,)
             if isinstance(cosines, str):
                 rows.append(_make_unusable_record(source, f"{FAILED}: {cosines}"))
             else:
@@ -202,7 +203,7 @@ def _decode(path: Path) -> ImageOrReason:
     try:
         return images.decode(path)
     except images.ImageError as error:
-        return f"{maker.UNREADABLE}: {error}".replace(f"{path}: ", "")
+        return f"{maker.UNREADABLE}: {error}".replace(f"{path}: ", "")  # a row names no path
 
 
 def draw_categories(objects: Sequence[str], config: BuildConfig, source_id: str) -> list[str]:
@@ -211,34 +212,36 @@ def draw_categories(objects: Sequence[str], config: BuildConfig, source_id: str)
 
 
 def make_record(source: Source, cosines: np.ndarray, objects: Sequence[str], config: BuildConfig) -> Row:
-    """The record of one image: sampled categories with their fates, candidates and empty slots. Those
-    whose cosine is below `absent_below` count as absent; the `kept` lowest become a candidate each."""
+    """The record of one image: sampled categories with their fates, candidates, and why others are lost.
+    Categories with a cosine below `absent_below` are absent; the `kept` lowest become a candidate each."""
     categories = draw_categories(objects, config, source.id)
-    below = [(float(c), k) for k, c in enumerate(cosines) if float(c) < config.absent_below]
+    below = [(float(cosine), k) for k, cosine in enumerate(cosines) if float(cosine) < config.absent_below]
     absent = [categories[k] for _, k in sorted(below)]  # equal ones in the order asked
     chosen = absent[: config.kept]  # one candidate each, the least similar object first
     present = families.find_named(source.captions, objects)  # named by a caption
 
     rng = make_stream(config.seed, source.id, "templates")
-    # What else a family's sentences name: nothing "", a second absent object "T", a present one "A".
+    # Family -> what else its sentences name: nothing "", a second absent object "T", a present one "A".
     needs = {label: families.FAMILIES[label].needs for label in config.family_labels}
     candidates: list[Row] = []
-    lost = [NO_OBJECT] * (config.kept - len(chosen))
+    lost = [NO_OBJECT] * (config.kept - len(chosen))  # a reason per candidate that is missing
     for k, noun in enumerate(chosen):
         if config.protocol == "paper" and k >= len(source.captions):
             lost.append(NO_CAPTION_LEFT)
             continue
 
-        # The sentence: a family that fits, one of its templates.
-        second = next((other for other in reversed(absent) if other != noun), "")  # the most similar one
-        others = {"": "", "T": second, "A": rng.choice([a for a in present if a != noun] or [""])}
+        # The sentence: a family whose needs can be met, one of its templates.
+        further = [other for other in absent if other != noun]
+        second = further[-1] if further else ""  # the most similar one
+        other_present = rng.choice([other for other in present if other != noun] or [""])
+        others = {"": "", "T": second, "A": other_present}  # need -> the object that meets it
         possible = [label for label, need in needs.items() if not need or others[need]]
         if not possible:
             lost.append(NO_FAMILY)
             continue
         label = rng.choice(possible)
         template = rng.choice(families.list_templates(label, noun, config.protocol))
-        named = {"second": second, "present": others["A"], "protocol": config.protocol}
+        named = {"second": second, "present": other_present, "protocol": config.protocol}
 
         # The seed: an editor that is evaluated on the sample must start from other noise.
         sample_id = f"NeIn_{source.id.removeprefix('COCO_')}_{k + 1}"
@@ -271,7 +274,7 @@ class Generate(NeinStage):
     name, kind = "generate", "editor"
 
     def load(self) -> Any:
-        options = {name: getattr(self.config, name) for name in ("dtype", "batch_size")}
+        options: Row = {"dtype": self.config.dtype, "batch_size": self.config.batch_size}
         return self.maker.editor.load(services=self.maker.services, device=self.device, **options)
 
     def read(self, shard: int) -> list[EditRequest]:
@@ -311,7 +314,7 @@ class Generate(NeinStage):
 class Filter(NeinStage):
     """Reads the candidates that the stage `after` accepted, and their generated images, (H, W, 3) uint8."""
 
-    after = "generate"
+    after = "generate"  # name of the stage before
 
     def read(self, shard: int) -> tuple[list[Row], list[np.ndarray]]:
         accepted = {row["id"] for row in self.maker.rows(self.after, shard) if row["verdict"] == ACCEPTED}
@@ -326,10 +329,12 @@ class Match(Filter):
     name, kind = "match", "itm"
 
     def make(self, model: Any, inputs: tuple[list[Row], list[np.ndarray]]) -> list[Row]:
-        (candidates, pixels), protocol = inputs, self.config.protocol
+        candidates, pixels = inputs
+        protocol = self.config.protocol
         texts = []
         for item in candidates:
             caption = item["caption"]
+            # The released code takes a caption with a dot anywhere as a finished sentence.
             is_ended = "." in caption if protocol == "paper" else caption.rstrip().endswith((".", "!", "?"))
             has_object = f"This image has {name_object(item['object'], protocol)}."
             texts.append(f"{caption}{' ' if is_ended else '. '}{has_object}")
@@ -352,8 +357,9 @@ class Ask(Filter):
     name, kind, after = "ask", "vqa", "match"
 
     def make(self, model: Any, inputs: tuple[list[Row], list[np.ndarray]]) -> list[Row]:
-        (candidates, pixels), protocol = inputs, self.config.protocol
-        template = find_template(model.template)
+        candidates, pixels = inputs
+        protocol = self.config.protocol
+        template = find_template(model.template)  # of this judge's prompts
         prompts = []  # two questions per image, which the judge looks at once
         for item in candidates:
             noun = name_object(item["object"], protocol)
@@ -371,8 +377,8 @@ class Ask(Filter):
 
 
 def _make_entry(answer: Answer) -> Row:
-    chances = {"p_yes": answer.p_yes, "p_no": answer.p_no}
-    return {"text": answer.text, **{k: None if v is None else round(v, 6) for k, v in chances.items()}}
+    p_yes, p_no = (None if p is None else round(p, 6) for p in (answer.p_yes, answer.p_no))
+    return {"text": answer.text, "p_yes": p_yes, "p_no": p_no}
 
 
 def decide(about_caption: str, about_object: str, protocol: str) -> str:

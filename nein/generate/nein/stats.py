@@ -16,6 +16,7 @@ from typing import Any
 from nein import statistics
 from nein.datasets import coco
 from nein.engine import atomic
+from nein.engine.folder import Row
 from nein.generate.config import StatsConfig
 from nein.loading.errors import UserError
 from nein.reporting import tables
@@ -54,8 +55,8 @@ class Counts:
     examples: list[str] = field(default_factory=list)  # the first negative sentences
 
 
-def count(rows: Sequence[tuple[str, str]], words: Sequence[str], examples: int = 5) -> Counts:
-    """Counts the (image, sentence) pairs with one of the words, in any case; keeps the first `examples`."""
+def count(rows: Sequence[tuple[str, str]], words: Sequence[str], example_count: int = 5) -> Counts:
+    """Counts the (image, sentence) rows with one of the words, in any case; the first ones are examples."""
     longest_first = sorted(map(re.escape, words), key=len, reverse=True)  # "did not" before "not"
     either = "|".join(longest_first).replace(r"\ ", r"\s+").replace("'", "['’]")  # any space and apostrophe
     pattern = re.compile(rf"(?<![\w'’])(?:{either})(?![\w])", re.IGNORECASE)
@@ -65,20 +66,21 @@ def count(rows: Sequence[tuple[str, str]], words: Sequence[str], examples: int =
         counts.images.append(image)
         counts.hits.append(float(bool(found)))
         counts.words.update(found)
-        if found and len(counts.examples) < examples:
+        if found and len(counts.examples) < example_count:
             counts.examples.append(sentence)
     return counts
 
 
 def iter_captions(path: Path) -> Iterator[tuple[str, str]]:
-    """Yields (image, sentence) of COCO captions or NeIn annotations (.json), .jsonl, or text lines."""
+    """Yields (image, sentence) of COCO captions or NeIn annotations (.json), .jsonl, or text lines. A line of
+    text is an image of its own, which its number names."""
     if path.suffix == ".jsonl":
         for entry in coco.iter_images(path):
             yield from ((entry.file_name, text) for text in entry.captions)
     elif path.suffix == ".json":
         content = atomic.read_json(path)
         rows: Any = content.get("annotations") if isinstance(content, dict) else content
-        atomic.parse(rows, list[atomic.Row], f"'{path}' has no list of captions")
+        atomic.parse(rows, list[Row], f"'{path}' has no list of captions")
         for number, row in enumerate(rows):
             text = row.get("caption", row.get("T_original"))
             if not isinstance(text, str):
@@ -98,7 +100,9 @@ def run(options: StatsConfig) -> None:
         if not lists[path.name]:
             raise UserError(f"--words '{path}' has no words; write one per line.")
 
-    rows, examples, report = [], [], {}  # of the table; lines; for --json
+    rows: list[Sequence[str]] = []  # of the table
+    example_lines: list[str] = []
+    report: Row = {}  # content of --json
     for path in options.captions:
         sentences = list(iter_captions(path))
         if not sentences:
@@ -109,17 +113,17 @@ def run(options: StatsConfig) -> None:
             share = statistics.bounded_mean(counts.hits, counts.images)  # clustered by image
             assert share is not None, "there is a sentence"
             commonest = ", ".join(f"{word} {n}" for word, n in counts.words.most_common(3))
-            sizes = str(len(sentences)), str(negative)
             percent = tables.format_estimate({**asdict(share), "unit": "%"}, digits=2)
-            rows.append([path.name, f"{name} ({len(words)})", *sizes, percent, commonest])
+            title = f"{name} ({len(words)})"
+            rows.append([path.name, title, str(len(sentences)), str(negative), percent, commonest])
             if counts.examples:
-                examples += [f"\n{path.name}, {name}:", *counts.examples]
+                example_lines += [f"\n{path.name}, {name}:", *counts.examples]
             facts = {"words": words, "sentences": len(sentences), "negative": negative}
             report[f"{path.name}/{name}"] = {**facts, "by_word": dict(counts.words.most_common())}
     if "paper" in lists:
         printed = [line.split() for line in TABLE_1.strip().splitlines()]
         rows += [[f"{name} (printed)", "paper", *numbers] for name, *numbers in printed]
     print(format_rows(rows, ("captions", "words", "sentences", "negative", "%", "commonest")))
-    print(*examples, sep="\n", end="\n" if examples else "")
+    print(*example_lines, sep="\n", end="\n" if example_lines else "")
     if options.json:
         atomic.write_json(options.json, report)
