@@ -17,9 +17,9 @@ from nein.loading.references import Need, expand_user
 class GeneratorsConfig(Preset, Limit, Seed, RuntimeOptions, Output):
     """The generators, their prompts, and the judges of their images."""
 
-    presets = "generators/"
+    presets = "generators/"  # folder of configs/ with the files of --preset
     default_out = "runs/generators-PRESET"
-    counted = "prompts"
+    counted = "prompts"  # what --limit counts
     generator: Names = option(
         ("nano:sd",), "FOLDER of images, diffusers:MODEL, openai:URL#MODEL, FILE.py:FUNCTION", "Main"
     )

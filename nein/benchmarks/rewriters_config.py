@@ -14,7 +14,7 @@ from nein.loading.references import Need
 class RewritersConfig(Preset, Limit, RuntimeOptions, Output):
     """The rewriters to measure, and the data set that holds the instructions."""
 
-    presets = "rewriters/"
+    presets = "rewriters/"  # folder of configs/ with the files of --preset
     default_out = "runs/rewriters-PRESET"
     rewriter: Names = option(("rule",), "rule, llm:MODEL, flux2:MODEL, flux3:MODEL, FILE.py:FUNCTION", "Main")
     data: str = option("nano", "nano, a folder in NeIn's layout, or hub:OWNER/NAME", "Data")
@@ -28,6 +28,7 @@ class RewritersConfig(Preset, Limit, RuntimeOptions, Output):
         from nein.models.needs import rewriter_needs
         from nein.models.references import split_label
 
-        return [
-            need for _, reference in map(split_label, self.rewriter) for need in rewriter_needs(reference)
-        ]
+        needs = []
+        for rewriter in self.rewriter:
+            needs += rewriter_needs(split_label(rewriter)[1])
+        return needs

@@ -44,7 +44,7 @@ from nein.reporting.tables import Table
 FIGURES_CSV, SCORES_CSV = "figures.csv", "scores.csv"  # of a run: its estimates, and its values per sample
 #: Report formats of an evaluation that has no option for them; `nein report` makes the page.
 EVALUATION = ("md", "csv", "plots")
-END = "end"  # key in a manifest: {"seal": `_seal` of the last complete command, "said": what it printed}
+END = "end"  # key of a manifest: {"seal": `_seal` of the command that completed the run, "said": its text}
 log = logging.getLogger(__name__)
 
 
@@ -60,9 +60,8 @@ class Run:
     # For the manifest, of the latest command; every command shows "preset", "protocol", "reference" (of the
     # model) and "data" (`name`, `sha256`).
     facts: Mapping[str, Any] = field(default_factory=dict)
-    outputs: Mapping[str, Mapping[str, Any]] = field(
-        default_factory=dict
-    )  # output with its own identity -> it
+    # Output -> its identity, if another value of these keys makes only this output another one.
+    outputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     partial: bool = False  # the command computes only a part of a complete run
     notes: Sequence[str] = ()  # sentences that the command logs when it starts
 
@@ -107,21 +106,22 @@ class PaperEstimate(NamedTuple):
     needs_all: bool = False  # depends on the number of samples (FID, recall): a part is not comparable
 
 
+# --- the base class --------------------------------------------------------------------------
 class Benchmark:
     """Base of benchmarks: a subclass defines `name`, `title`, `config`, `runs` and `scores`, and may more."""
 
     name: ClassVar[str]  # in manifests, in the column "benchmark" of figures, and for commands that take runs
-    title: ClassVar[str]
+    title: ClassVar[str]  # in reports and messages
     config: ClassVar[type[Options]]  # the options of its command; `needs` says what to fetch
     about: ClassVar[str] = ""  # its line of `nein --help`
-    command: ClassVar[str] = ""  # what is typed, if not the name
+    command: ClassVar[str] = ""  # the words after `nein`; "": the name
     folder: ClassVar[type[Any]] = Folder  # reads a run's folder
-    gap: ClassVar[tuple[str, str] | None] = None  # two variants, affirmed and negated: their negation gap
+    gap: ClassVar[tuple[str, str] | None] = None  # the affirmed and the negated variant; None: it has no gap
     sections: ClassVar[Sequence[Section]] = ()  # tables and plots of a report
-    headline: ClassVar[Sequence[Table]] = ()  # what a command prints at its end; none: the first section's
+    headline: ClassVar[Sequence[Table]] = ()  # what a command prints at its end; (): the first section's
     reports_all: ClassVar[bool] = False  # a report covers every finished run in OUT, the command's own first
-    report_config: ClassVar[type[ReportConfig]] = ReportConfig
-    compare_config: ClassVar[type[CompareConfig]] = CompareConfig
+    report_config: ClassVar[type[ReportConfig]] = ReportConfig  # options of `nein report` for its runs
+    compare_config: ClassVar[type[CompareConfig]] = CompareConfig  # options of `nein compare` for its runs
 
     @property
     def typed(self) -> str:
@@ -139,16 +139,17 @@ class Benchmark:
         raise NotImplementedError
 
     def estimates(self, table: ScoreTable, folder: Any) -> pd.DataFrame:
-        """The estimates: one per metric and variant, and the `gap` of every metric that has both ends."""
+        """The estimates: one per metric and variant, and the `gap` of every metric that has both variants."""
         parts = [table.figures(task="results")]
-        for (metric,), rows in table.groups("metric") if self.gap else ():
-            affirmed, negated = self.gap or ("", "")
-            if {affirmed, negated} <= {*rows.names("variant")}:
-                parts.append(frames.frame(rows.gap(affirmed, negated, metric=metric, task="gap")))
+        if self.gap:
+            affirmed, negated = self.gap
+            for (metric,), rows in table.groups("metric"):
+                if {affirmed, negated} <= {*rows.names("variant")}:
+                    parts.append(frames.frame(rows.gap(affirmed, negated, metric=metric, task="gap")))
         return frames.concat(parts)
 
     def page(self, finished: Sequence[Finished], options: Any) -> Page | None:
-        """The page of a report besides the sections, or None. options: of the command or of `nein report`."""
+        """What a report has besides `sections`; None: no report. options: of the command or `nein report`."""
         return Page(self.title)
 
     def primary_scores(self, table: ScoreTable, folder: Any) -> ScoreTable:
@@ -160,19 +161,20 @@ class Benchmark:
         return self.primary_scores(table, folder)
 
     def sides(self, finished: Sequence[Finished], options: Any) -> dict[str, compare.Side]:
-        """Name -> side of `nein compare`."""
+        """Name of a run -> what `nein compare` compares of it."""
         sides = {}
         for run in finished:
             every = ScoreTable.read(run.folder.path / SCORES_CSV)
-            table, gap = self.comparable_scores(every, run.folder), None
+            table = self.comparable_scores(every, run.folder)
+            gaps = None
             if self.gap:
                 affirmed, negated = (table.where(variant=name) for name in self.gap)
-                gap = affirmed.subtract(negated)
-            sides[run.name] = compare.Side(table, gap)
+                gaps = affirmed.subtract(negated)
+            sides[run.name] = compare.Side(table, gaps)
         return sides
 
     def gaps(self, finished: Sequence[Finished]) -> pd.DataFrame:
-        """The negation gaps of runs on the same data: rows of `figures.gap` with run, model and measure."""
+        """The negation gaps of runs on the same data: rows of `frames.gap` with run, model and measure."""
         rows: list[frames.Figure] = []
         for run in finished:
             gap_rows = frames.select(run.figures, task="gap")
@@ -191,7 +193,7 @@ class Benchmark:
         return iter(())
 
     def harness_questions(self, run: Finished, options: Any) -> Iterable[Question]:
-        """The questions of a run, for another harness. Raises UserError if their data are missing."""
+        """The questions of a run, for `nein export --format HARNESS`. Raises UserError without their data."""
         raise UserError(f"{self.title} has no questions for another harness; omit --format.")
 
     # --- what a command does -------------------------------------------------------------------
@@ -209,22 +211,22 @@ class Benchmark:
         runs = self.runs(config, executor.device)
         atomic.make_folder(out)
         # If nothing has changed: print the same text again, and read no block.
-        nothing = f"Nothing was computed: results read from '{out}'; remove it to compute them again."
+        unchanged = f"Nothing was computed: results read from '{out}'; remove it to compute them again."
         ends = [run.folder.entries().get(END) or {} for run in runs]  # of the command that finished each run
         if len({end.get("seal") for end in ends}) == 1 and not (config.overwrite or trackers):
             if "said" in ends[0] and ends[0]["seal"] == _seal(config, runs):
                 if executor.is_main:
-                    print(nothing, file=sys.stderr, flush=True)
+                    print(unchanged, file=sys.stderr, flush=True)
                 return str(ends[0]["said"]) if executor.concludes else None
         with executor.lock([run.folder for run in runs]):
             if executor.is_main:
                 self._open(config, executor, runs)
             executor.processes.barrier()  # before others read a folder, the main process may refuse it
             results = executor.compute(order_steps(runs), functools.partial(plan_steps, self, config))
-            if not executor.concludes:
+            if not executor.concludes:  # another process writes scores and report
                 return None
             if results and not any(results):
-                print(nothing, file=sys.stderr, flush=True)
+                print(unchanged, file=sys.stderr, flush=True)
             return self._conclude(config, runs)
 
     def _conclude(self, config: Any, runs: Sequence[Run]) -> str | int:
@@ -232,8 +234,9 @@ class Benchmark:
         finished = [self._finish(run) for run in runs]
         unfinished = [run.folder.path for run in runs if run.partial]
         reported = [entry for entry in finished if entry.folder.path not in unfinished]
-        paths = {run.folder.path for run in runs}
-        if others := [path for path in find_runs(config.out_dir) if self.reports_all and path not in paths]:
+        if self.reports_all:
+            own = {run.folder.path for run in runs}
+            others = [path for path in find_runs(config.out_dir) if path not in own]
             complete = [path for path in others if Folder(path).is_complete]
             unfinished += [path for path in others if path not in complete]
             reported += self.load_finished(complete)
@@ -255,8 +258,9 @@ class Benchmark:
         atomic.remove_drafts(config.out_dir, below=False)
         for note in dict.fromkeys(note for run in runs for note in run.notes):
             log.warning(note)
-        finished = all(run.folder.is_complete for run in runs)  # otherwise --overwrite resumes after a kill
-        anew, call = config.overwrite and finished, invocation(executor)
+        # --overwrite discards finished runs; of a killed command it resumes the rest.
+        anew = config.overwrite and all(run.folder.is_complete for run in runs)
+        call = invocation(executor)
         for run in runs:
             facts = {**_facts(config, run), "benchmark": self.name, "name": run.name, "invocation": call}
             run.folder.open(run.identity, facts, overwrite=config.overwrite, anew=anew)
@@ -270,6 +274,7 @@ class Benchmark:
         figures = frames.with_columns(self.estimates(table, folder), benchmark=self.name, model=run.name)
         atomic.write_text(folder.path / FIGURES_CSV, frames.to_csv(figures))
         folder.update(status=INCOMPLETE if run.partial else COMPLETE)
+        # Why samples are unscored.
         if reasons := self.primary_scores(table, folder).count_reasons():
             counts = [f"{count} x {reason}" for reason, count in reasons.most_common(3) if reason]
             counts += ["..."] if counts and len(reasons) > 3 else []
@@ -285,7 +290,7 @@ class Benchmark:
     def _track(self, config: Any, finished: Sequence[Finished]) -> None:
         """Sends estimates, headline tables, plots and the first edits of every run to the trackers."""
         estimates = frames.concat(entry.figures for entry in finished)
-        page, figures = self._complete(finished, config)
+        page, figures = self._make_page(finished, config)
         sheets = tables.make_sheets(page.headline or (), figures) if page else []
         paths = sorted(config.out_dir.glob("*.png"))
         for entry in finished:
@@ -314,19 +319,19 @@ class Benchmark:
     ) -> str:
         """Writes the report of finished runs to a folder or a page (`page.write`); returns the text to print.
         unfinished: runs that are not shown, as a note says. headline: tables instead of the benchmark's."""
-        page, figures = self._complete(finished, options, unfinished)
+        page, figures = self._make_page(finished, options, unfinished)
         if page is None:
             return ""
         page = dataclasses.replace(page, headline=headline or page.headline)
         files = pages.write(out, figures, page, getattr(options, "formats", EVALUATION))
-        texts = [*dict.fromkeys(page.findings), page.subtitle, *_own_notes(finished, unfinished)[:3]]
-        places = pages.list_files(out, files, len(page.notes))
-        return pages.format_headline(figures, page.headline or (), texts, places)
+        texts = [*dict.fromkeys(page.findings), page.subtitle, *_list_notes(finished, unfinished)[:3]]
+        lines = pages.list_files(out, files, len(page.notes))
+        return pages.format_headline(figures, page.headline or (), texts, lines)
 
-    def _complete(
+    def _make_page(
         self, finished: Sequence[Finished], options: Any, unfinished: Sequence[Path] = ()
     ) -> tuple[Page | None, pd.DataFrame]:
-        """The page with the notes, sections and headline that every benchmark has, and its estimates."""
+        """`page` with the notes, sections and headline that every benchmark has, and its estimates."""
         page = self.page(finished, options)
         if page is None:
             return None, frames.frame([])
@@ -343,13 +348,13 @@ class Benchmark:
                 text = " and ".join(f"{name} ({count:,} answers)" for name, count in sorted(counts.items()))
                 if len(counts) > 1:
                     notes.append(f"{run.name}: the version behind '{kind}' changed during the run: {text}.")
-        notes += _own_notes(finished, unfinished)
+        notes += _list_notes(finished, unfinished)
         sections = page.sections or self.sections
         headline = page.headline or self.headline or next((part.tables for part in sections), ())
         return dataclasses.replace(page, notes=notes, sections=sections, headline=headline), figures
 
 
-def _own_notes(finished: Sequence[Finished], unfinished: Sequence[Path]) -> list[str]:
+def _list_notes(finished: Sequence[Finished], unfinished: Sequence[Path]) -> list[str]:
     """Notes on runs that are not shown, and on the cost of served models."""
     notes = []
     if unfinished:
@@ -361,11 +366,11 @@ def _own_notes(finished: Sequence[Finished], unfinished: Sequence[Path]) -> list
 
 def _seal(config: Any, runs: Sequence[Run]) -> str:
     """A digest of the options, data, models, this package's version, and every file of the runs and of the
-    report: an equal one means that the command would change nothing."""
+    report. While it stays the same, the command would change nothing."""
     # A stage that depends on whole outputs reads blocks only, which are among the files of the run.
     stages = [stage for run in runs for stage in run.stages if not stage.depends_on_all]
     records = [(stage, [*map(stage.records, stage.blocks.numbers)]) for stage in stages]
-    data = {path for stage, blocks in records for block in blocks for path in stage.files(block)}
+    data = {path for stage, blocks in records for block in blocks for path in stage.files(block)}  # user's
     files = {*config.out_dir.iterdir(), *(path / FIGURES_CSV for path in find_runs(config.out_dir))}
     for run in runs:
         files |= {path for path in run.folder.path.rglob("*") if path.parent.name != "notes"}
@@ -417,9 +422,9 @@ def name_folders(names_and_models: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Folder name -> model as given. Raises UserError for two models with the same name."""
     model_of: dict[str, str] = {}
     for name, model in names_and_models:
-        if (twin := model_of.setdefault(name, model)) != model:
+        if (other := model_of.setdefault(name, model)) != model:
             raise UserError(
-                f"'{twin}' and '{model}' have the same name, '{name}'; pass NAME=REFERENCE for one."
+                f"'{other}' and '{model}' have the same name, '{name}'; pass NAME=REFERENCE for one."
             )
     return model_of
 
@@ -434,13 +439,13 @@ def order_steps(runs: Sequence[Run]) -> list[Step]:
     can make, then those of the model that the longest queue needs. The stages of a run keep their order."""
     queues = [[Step(run.folder, stage, run.name) for stage in run.stages] for run in runs]
     order: list[Step] = []
-    name = ""  # of the model in memory
+    loaded = ""  # name of the model in memory; "": none
     while waiting := [steps for steps in queues if steps]:
         names = [steps[0].stage.model.name if steps[0].stage.model else "" for steps in waiting]
-        ready = [steps for steps, needed in zip(waiting, names, strict=True) if needed in (name, "")]
+        ready = [steps for steps, needed in zip(waiting, names, strict=True) if needed in (loaded, "")]
         if not ready:
             longest = waiting.index(max(waiting, key=len))
-            ready, name = [waiting[longest]], names[longest]
+            ready, loaded = [waiting[longest]], names[longest]
         order += [steps.pop(0) for steps in ready]
     return order
 

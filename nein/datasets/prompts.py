@@ -1,7 +1,7 @@
 """Reads prompts that deny something, for text-to-image models: what must be in the image, and what must not.
 
-nano          120 drawn ones: "A cat and no dog on a beach.", with both twins
-FILE.csv      columns prompt, wanted, forbidden (things, separated by ";"); optional: id, and the twins
+nano          120 drawn ones: "A cat and no dog on a beach.", with both other variants
+FILE.csv      columns prompt, wanted, forbidden (things, separated by ";"); optional: id, and the variants
               affirmed (asks for what is forbidden) and unmentioned (does not name it)
 UniGenBench   its CSV in English; its test points say what is denied: github.com/CodeGoat24/UniGenBench, data
 SpaceVLM      its two lists as JSON: github.com/sepehrkr/SpaceVLM, T2I
@@ -27,8 +27,8 @@ from nein.nano.sentences import PLACES
 from nein.wording import denials
 from nein.wording.families import find_named, indefinite
 
-#: The prompt that denies, the one that asks for the same thing, and one that does not mention it.
-ARMS = DENIED, AFFIRMED, UNMENTIONED = ("denied", "affirmed", "unmentioned")
+#: Variants of a prompt: it denies a thing, asks for the same thing, or does not mention it.
+VARIANTS = DENIED, AFFIRMED, UNMENTIONED = ("denied", "affirmed", "unmentioned")
 
 
 @dataclass(frozen=True)
@@ -36,20 +36,22 @@ class Prompt:
     """One prompt, with the things that must and must not be in its image."""
 
     id: str
-    texts: Mapping[str, str]  # arm -> prompt, with `DENIED` always
+    texts: Mapping[str, str]  # variant -> prompt; `DENIED` is always there
     forbidden: tuple[str, ...]
-    wanted: tuple[str, ...] = ()
+    wanted: tuple[str, ...] = ()  # () where nobody says what must be there
     left_out: tuple[str, ...] = ()  # denied phrases that no single question decides
 
 
 @dataclass(frozen=True)
 class Prompts:
+    """The prompts of a source. name: of its file, or "nano"."""
+
     records: Sequence[Prompt]
     name: str
 
     @property
     def facts(self) -> Json:
-        """For a manifest."""
+        """Name, digest and counts, for a manifest."""
         sentences = sum(not is_noun(thing) for record in self.records for thing in record.forbidden)
         left_out = sum(len(record.left_out) for record in self.records)
         facts: Json = {"name": self.name, "sha256": json_digest({"prompts": [*map(asdict, self.records)]})}
@@ -70,15 +72,6 @@ def is_noun(thing: str) -> bool:
 
 
 # --- files ---------------------------------------------------------------------------------------------
-
-#: UniGenBench's test point of denials, and its points that no question about the image alone decides.
-NEGATION, UNASKED = "Grammar - Negation", ("Logical Reasoning", "Text Generation")
-_POINTS = atomic.record({"Testpoints": list[str], "Testpoint Description": list[str]})
-#: Denials of a verb, as in "is not", and all denials.
-_NOT = re.compile(r"\s*\b(?:not|never)\b|n't\b", re.IGNORECASE)
-_DENYING = re.compile(r"\b(?:no|not|never|none|neither|nor|without)\b|n't\b|\brather than\b", re.IGNORECASE)
-
-
 def load(source: str) -> Prompts:
     """The prompts of "nano" or of a file. Raises UserError, with the line, for a file that cannot be read."""
     if source == "nano":
@@ -86,12 +79,13 @@ def load(source: str) -> Prompts:
     path = expand_user(source)
     if path.suffix not in (".csv", ".json"):
         raise UserError(f"'{source}' is no list of prompts; give nano, a .csv file, or SpaceVLM's .json.")
-    header = "" if path.suffix == ".json" else next(iter(atomic.read_text_lines(path)), "")
-    if "prompt_zh" in header:
-        raise UserError(f"'{path}' is in Chinese, and denials are read in English; give the English file.")
-    read = _read_spacevlm if path.suffix == ".json" else _read_table
-    if "sub_dims" in header:
-        read = _read_unigenbench
+    if path.suffix == ".json":
+        read = _read_spacevlm
+    else:
+        header = next(iter(atomic.read_text_lines(path)), "")
+        if "prompt_zh" in header:
+            raise UserError(f"'{path}' is in Chinese; give the English file: denials are read in English.")
+        read = _read_unigenbench if "sub_dims" in header else _read_table
     records: dict[str, Prompt] = {}
     for place, record in read(path):
         if not all(text.strip() for text in record.texts.values()):
@@ -107,9 +101,9 @@ def load(source: str) -> Prompts:
 
 
 def _read_table(path: Path) -> Iterator[tuple[str, Prompt]]:
-    """Yields the place of every prompt in the file, for messages, and the prompt, as the other readers do."""
+    """Yields every prompt after its place in the file, for messages; so do the other readers."""
     for number, (line, row) in enumerate(atomic.read_csv(path, ("prompt", "wanted", "forbidden"))):
-        texts = {DENIED: row["prompt"], **{arm: row[arm] for arm in ARMS if row.get(arm)}}
+        texts = {DENIED: row["prompt"], **{name: row[name] for name in VARIANTS if row.get(name)}}
         forbidden, wanted = _split_things(row["forbidden"]), _split_things(row["wanted"])
         yield f"'{path}', line {line}", Prompt(row.get("id") or str(number), texts, forbidden, wanted)
 
@@ -134,13 +128,22 @@ def _read_spacevlm(path: Path) -> Iterator[tuple[str, Prompt]]:
             raise UserError(f"{place} has no {error}; expected a list of SpaceVLM.") from None
 
 
+#: UniGenBench's test point of denials, and its points that no question about the image alone decides.
+NEGATION, UNASKED = "Grammar - Negation", ("Logical Reasoning", "Text Generation")
+_POINTS = atomic.record({"Testpoints": list[str], "Testpoint Description": list[str]})
+#: Denials of a verb, as in "is not"; and all denials.
+_NOT = re.compile(r"\s*\b(?:not|never)\b|n't\b", re.IGNORECASE)
+_DENYING = re.compile(r"\b(?:no|not|never|none|neither|nor|without)\b|n't\b|\brather than\b", re.IGNORECASE)
+
+
 def _read_unigenbench(path: Path) -> Iterator[tuple[str, Prompt]]:
     """The prompts with a denial. The sentences of their other test points are wanted things."""
     for line, row in atomic.read_csv(path, ("index",)):
         place = f"'{path}', line {line}"
-        columns = {name.partition("_")[0]: name for name in row}  # prompt_en, sub_dims_en; or without "_en"
-        entry = atomic.parse(row[columns["sub"]].encode(), _POINTS, place)
-        forbidden, wanted, left_out = (dict[str, None]() for _ in range(3))  # sets that keep their order
+        ending = "_en" if "prompt_en" in row else ""  # of the columns' names
+        entry = atomic.parse(row[f"sub_dims{ending}"].encode(), _POINTS, place)
+        # Dictionaries as sets that keep their order.
+        forbidden, wanted, left_out = dict[str, None](), dict[str, None](), dict[str, None]()
         for point, phrase in zip(entry["Testpoints"], entry["Testpoint Description"], strict=False):
             if point == NEGATION:
                 things = read_denial(phrase)
@@ -149,7 +152,7 @@ def _read_unigenbench(path: Path) -> Iterator[tuple[str, Prompt]]:
             elif point not in UNASKED and not _DENYING.search(phrase):
                 wanted[f"{phrase.strip().rstrip('.')}."] = None
         if forbidden or left_out:
-            texts = {DENIED: row[columns["prompt"]]}
+            texts = {DENIED: row[f"prompt{ending}"]}
             yield place, Prompt(row["index"], texts, (*forbidden,), (*wanted,), (*left_out,))
 
 
@@ -163,18 +166,20 @@ def read_denial(phrase: str) -> tuple[str, ...]:
     return (f"{_NOT.sub('', phrase).strip().rstrip('.')}.",) if is_single else ()
 
 
+# --- drawn prompts -------------------------------------------------------------------------------------
 #: Forms of the drawn prompts. w: wanted thing with its article; x: denied noun, a_x: with its article.
 DRAWN = ("{w} and no {x} {place}.", "{w} {place}, without {a_x}.", "There is {w} {place}. There is no {x}.")
 
 
 def draw(index: int) -> Prompt:
-    """A prompt of the miniature world with both twins: one thing is wanted, another is denied."""
+    """A prompt of the miniature world in all variants: one thing is wanted, another is denied."""
     rng = scenes.rng_for("val", index, "prompts")
     wanted, denied = rng.sample(scenes.CATEGORIES, 2)
-    place = rng.choice(PLACES[rng.choice(tuple(scenes.BACKGROUNDS))][1])
+    background = rng.choice(tuple(scenes.BACKGROUNDS))
+    place = rng.choice(PLACES[background][1])
     forms = {DENIED: rng.choice(DRAWN), AFFIRMED: "{w} and {a_x} {place}.", UNMENTIONED: "{w} {place}."}
     texts = {}
-    for arm, form in forms.items():
+    for variant, form in forms.items():
         text = form.format(w=indefinite(wanted), x=denied, a_x=indefinite(denied), place=place)
-        texts[arm] = text[0].upper() + text[1:]
+        texts[variant] = text[0].upper() + text[1:]
     return Prompt(f"{index:04d}", texts, (denied,), (wanted,))
