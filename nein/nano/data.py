@@ -11,12 +11,12 @@ the negative sentences, samples, cache folders, writing. Callers use `ensure_dat
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 from PIL import Image
@@ -131,7 +131,7 @@ def fill_pattern(pattern: str, category: str) -> str:
 
 
 # --- cache folders ---------------------------------------------------------------------------------------
-@lru_cache(maxsize=1)
+@functools.lru_cache(maxsize=1)
 def world_version() -> str:
     """Hash of the files that decide scenes and sentences: a changed world gets a new cache folder."""
     folder = Path(__file__).parent
@@ -158,11 +158,9 @@ def ensure_data_set(
     if count < 1:
         raise UserError(f"The number of source images must be at least 1, not {count}.")
     name = f"{world.name.replace(':', '-')}-{split}-{count}"
-
-    def draw(draft: Path) -> None:
-        write_data_set(draft, split, count, world)
-
-    return draw_once(name, draw, proof=f"{split}.json", parent=Path(root) if root else None)
+    parent = None if root is None else Path(root)
+    draw = functools.partial(write_data_set, split=split, sources=count, world=world)
+    return draw_once(name, draw, proof=f"{split}.json", parent=parent)
 
 
 def draw_once(name: str, draw: Callable[[Path], None], *, proof: str, parent: Path | None = None) -> Path:
@@ -186,21 +184,15 @@ def write_data_set(root: Path, split: str, sources: int, world: World = NANO) ->
     for sample in samples:
         scene_by_file[f"nein_{split}/{sample.nein}.png"] = sample.sample
     # Images, and COCO's instance annotations.
-    images: list[dict[str, object]] = []
-    instances: list[dict[str, object]] = []
+    images, instances = list[dict[str, object]](), list[dict[str, object]]()
     for image_id, (name, scene) in enumerate(scene_by_file.items(), start=1):
         images.append({"id": image_id, "file_name": name, "width": SIZE, "height": SIZE})
         for item in scene.items:
             x0, y0, x1, y1 = box(item, world.style)
-            entry = {
-                "id": len(instances) + 1,
-                "image_id": image_id,
-                "category_id": CATEGORIES.index(item.category) + 1,
-                "bbox": [x0, y0, x1 - x0, y1 - y0],
-                "area": (x1 - x0) * (y1 - y0),
-                "iscrowd": 0,
-            }
-            instances.append(entry)
+            category_id = CATEGORIES.index(item.category) + 1
+            entry = {"id": len(instances) + 1, "image_id": image_id, "category_id": category_id}
+            width, height = x1 - x0, y1 - y0
+            instances.append({**entry, "bbox": [x0, y0, width, height], "area": width * height, "iscrowd": 0})
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(render(scene, world.style)).save(root / name, compress_level=1)
     rows = [(s.coco, s.caption, s.negative, s.generated, s.nein) for s in samples]

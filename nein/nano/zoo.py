@@ -1,7 +1,7 @@
 """Find the folders of the shipped nano models, in the layout of the libraries that load them.
 
 A model derived from another (`BASES`) is stored as a difference: its own files, and the tensors that changed.
-`path` merges it with its base, in the cache folder, on first use.
+On first use, `path` merges it with its base in the user's cache.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ BASES = {
     "negvqa": "llava",
     "negvqa-negated": "negvqa",
 }
-# Changed tensors of a derived model (a UNet, another one), and the file of its base that takes them.
+# Changed tensors of a derived model, and the file of its base that takes them: of an editor, of other models.
 CHANGES, UNET = Path("unet", "changes.safetensors"), Path("unet", "diffusion_pytorch_model.safetensors")
 MODEL_CHANGES, MODEL = Path("changes.safetensors"), Path("model.safetensors")
 # Files that a derived model does not take from its base.
 _UNSHARED = ("README.md", "training*.json", "judged.json")
-#: Further names of models.
+#: Further name -> model.
 ALIASES = {"fid": "dino"}
 
 
@@ -51,10 +51,10 @@ def complete(name: str, base: Path, root: Path | None = None) -> Path:
     files: dict[Path, Path] = {}  # path in the merged folder -> file
     for folder in (base, (root or ZOO) / name):  # a file of the model replaces its base's
         for file in sorted(folder.rglob("*")):
-            is_shared = folder != base or not any(file.match(pattern) for pattern in _UNSHARED)
-            if file.is_file() and is_shared:
+            is_left_out = folder == base and any(file.match(pattern) for pattern in _UNSHARED)
+            if file.is_file() and not is_left_out:
                 files[file.relative_to(folder)] = file
-    digest = hashlib.sha256()
+    digest = hashlib.sha256()  # names the folder: changed files give another one
     for relative, file in sorted(files.items()):
         digest.update(f"{relative}:".encode())
         digest.update(file.read_bytes())

@@ -46,8 +46,8 @@ _DETERMINERS = frozenset(
 _PARTIAL = frozenset("all every only just merely everything everyone".split())
 # Words that cannot begin or end what is left of a sentence without its denials.
 _CONNECTING = frozenset("and but or with while is are does do has have , there".split())
-_LONGEST = 4  # words of a cue
-# Words of cues that are no cue alone.
+_LONGEST = 4  # words of the longest cue
+# Words of cues that are no cue alone; the others mark a cue by themselves.
 _NO_CUE_ALONE = frozenset("sign trace of used to be there a single part than".split())
 _CUE_WORDS = frozenset(word for cue in (*FOLLOWED, *PRECEDED) for word in cue.split()) - _NO_CUE_ALONE
 
@@ -59,7 +59,7 @@ class Denials:
 
     absent: tuple[str, ...]
     present: tuple[str, ...]
-    doubled: bool = False  # whether an object was denied twice, and so is present
+    doubled: bool = False  # whether an object is denied twice, and so is present
     affirmed: str = ""  # text without its denials: "A cat on a mat. There is no dog." -> "A cat on a mat."
 
 
@@ -69,9 +69,9 @@ class _Phrase:
 
     start: int
     end: int
-    article: bool  # whether the word before it is an article or another determiner
-    denied: int = 0  # number of denials
-    name: str = ""  # if given, in place of the words
+    has_article: bool  # whether the word before it is an article or another determiner
+    denials: int = 0
+    implied: str = ""  # name of an object that the words only imply: "person"; "": the words name it
 
 
 def read(sentences: Sequence[str]) -> list[Denials]:
@@ -83,39 +83,43 @@ def read(sentences: Sequence[str]) -> list[Denials]:
 
 
 def _read_parsed(doc: Any) -> Denials:
-    """Find the cues from left to right, and count the denials of each phrase: an odd number is absence."""
+    """Find the cues from left to right, and count the denials of each phrase: an odd number means absence."""
     phrases = list(_iter_phrases(doc))
     words = [token.lower_ for token in doc]
     lemmas = [token.lemma_.lower() for token in doc]
     index = 0
     left_out = set[int]()  # indices of the words of cues and of the phrases that they deny
     while index < len(words):
-        for length in range(_LONGEST, 0, -1):  # the longest cue that begins here
+        end = index + 1  # of the cue that begins here, or of one word
+        for length in range(_LONGEST, 0, -1):  # the longest cue first
             cue = {" ".join(form[index : index + length]) for form in (words, lemmas)}
             denied = _find_denied(doc, words, cue, index, index + length, phrases)
             if denied is not None:
+                end = index + length
                 for phrase in denied:
-                    phrase.denied += 1
-                    first = min(index, phrase.start - phrase.article)
-                    left_out.update(range(first, max(index + length, phrase.end)))
-                index += length - 1
+                    phrase.denials += 1
+                    left_out.update(
+                        range(min(index, phrase.start - phrase.has_article), max(end, phrase.end))
+                    )
                 break
-        index += 1
-    phrases = [phrase for phrase in phrases if phrase.denied or not phrase.name]
-    names = [phrase.name or " ".join(words[phrase.start : phrase.end]) for phrase in phrases]
-    counts = [phrase.denied for phrase in phrases]
-    absent = tuple(name for name, count in zip(names, counts, strict=True) if count % 2 == 1)
-    present = tuple(name for name, count in zip(names, counts, strict=True) if count % 2 == 0)
-    doubled = any(phrase.denied and phrase.denied % 2 == 0 for phrase in phrases)
-    return Denials(absent, present, doubled, _keep_affirmed(doc, phrases, left_out) if absent else doc.text)
+        index = end
+    phrases = [phrase for phrase in phrases if phrase.denials or not phrase.implied]
+    absent, present = list[str](), list[str]()
+    for phrase in phrases:
+        name = phrase.implied or " ".join(words[phrase.start : phrase.end])
+        (absent if phrase.denials % 2 == 1 else present).append(name)
+    doubled = any(phrase.denials and phrase.denials % 2 == 0 for phrase in phrases)
+    affirmed = _keep_affirmed(doc, phrases, left_out) if absent else doc.text
+    return Denials(tuple(absent), tuple(present), doubled, affirmed)
 
 
 def _keep_affirmed(doc: Any, phrases: Sequence[_Phrase], left_out: set[int]) -> str:
     """The sentences that affirm something, without the words at `left_out` and dangling connectives."""
     ends = sorted({token.i + 1 for token in doc if token.lower_ in (".", ";", "!")} | {len(doc)})
-    parts, start = [], 0
+    parts = []
+    start = 0  # of the sentence that ends at `end`
     for end in ends:
-        if any(start <= phrase.start < end and phrase.denied % 2 == 0 for phrase in phrases):
+        if any(start <= phrase.start < end and phrase.denials % 2 == 0 for phrase in phrases):
             tokens = [token for token in doc[start:end] if token.i not in left_out and not token.is_punct]
             while tokens and tokens[-1].lower_ in _CONNECTING:
                 tokens.pop()
@@ -142,26 +146,29 @@ def _iter_phrases(doc: Any) -> Iterator[_Phrase]:
             yield person
             start = person.end
             continue
+        # "a cat visible", "a cat nearby": the last word is not part of the name.
         while end > start and doc[end - 1].lemma_.lower() in EXISTENCE | {"nearby"}:
             end -= 1
-        article = start > 0 and doc[start - 1].lower_ in _DETERMINERS
+        has_article = start > 0 and doc[start - 1].lower_ in _DETERMINERS
         has_noun = any(token.pos_ in ("NOUN", "PROPN") for token in doc[start:end])
         if end > start and (has_noun or start == 0 or _announces_object(doc[start - 1])):
             last = doc[end - 1]
-            idiom = last.lower_ in ("sign", "trace") and not (end < len(doc) and doc[end].lower_ == "of")
-            if last.lemma_.lower() not in SETTING or idiom:
-                yield _Phrase(start, end, article)
+            # "a stop sign" is an object, "no sign of" is not.
+            is_sign = last.lower_ in ("sign", "trace") and not (end < len(doc) and doc[end].lower_ == "of")
+            if last.lemma_.lower() not in SETTING or is_sign:
+                yield _Phrase(start, end, has_article)
         start = next_start
 
 
 def _find_person(doc: Any, index: int) -> _Phrase | None:
-    """A phrase for the person that a word implies: "unoccupied" also denies it, "one" and "anyone" do not."""
+    """A phrase for the person that a word implies. "unoccupied" denies the person itself; "one" and "anyone"
+    need a cue."""
     word, before = doc[index].lower_, doc[index - 1].lower_ if index else ""
     predicate = doc[index].dep_ != "amod"  # "the bench is unoccupied", not "an unattended bag"
     if word in NOBODY and predicate and doc[index : index + 2].text.lower() != f"{word} by":
-        return _Phrase(index, index + 1, article=False, denied=1, name="person")
+        return _Phrase(index, index + 1, has_article=False, denials=1, implied="person")
     if word in SOMEBODY and (word != "one" or before == "no"):
-        return _Phrase(index, index + 1, article=False, name="person")
+        return _Phrase(index, index + 1, has_article=False, implied="person")
     return None
 
 
@@ -183,15 +190,19 @@ def _may_name(doc: Any, index: int) -> bool:
 
 def _announces_object(token: Any) -> bool:
     """Whether the word after `token` names an object, even if it is tagged otherwise."""
-    return token.lower_ in _DETERMINERS - {"n't", "to"} or token.lemma_.lower() in ("without", "lack")
+    return token.lower_ in _DETERMINERS - {"n't"} or token.lemma_.lower() in ("without", "lack")
 
 
 # --- cues and what they deny -----------------------------------------------------------------------------
 def _find_denied(
     doc: Any, words: list[str], cue: set[str], start: int, end: int, phrases: list[_Phrase]
 ) -> list[_Phrase] | None:
-    """The phrases denied by the cue doc[start:end], given as written and as lemmas; None if it is no cue.
-    words, phrases: all of the sentence."""
+    """The phrases denied by the cue doc[start:end]; None if that is no cue.
+
+    words, phrases  All of the sentence.
+    cue             doc[start:end] as written and as lemmas.
+    """
+    next_word = words[end] if end < len(words) else ""
     following = [phrase for phrase in phrases if phrase.start >= end]
     # A denial ends where a new clause begins.
     following = [phrase for phrase in following if not {"but", ";", "."} & set(words[end : phrase.start])]
@@ -199,7 +210,7 @@ def _find_denied(
     if cue & set(PRECEDED):  # "a cup is missing", "missing is a cup"
         inverted = _find_inverted(words, end, following)
         return _join_phrases(words, inverted, any_article=False) if inverted else before[-1:]
-    if cue & set(EXCEPTIONS) and EVERYTHING & set(words[:start]) and words[end : end + 1] != ["no"]:
+    if cue & set(EXCEPTIONS) and EVERYTHING & set(words[:start]) and next_word != "no":
         return _join_phrases(words, following, any_article=True)
     if "absence of" in cue and "," in words[end:]:  # "in the absence of a cup, a dog sleeps": only the cup
         comma = words.index(",", end)
@@ -207,7 +218,7 @@ def _find_denied(
     if cue & set(FOLLOWED):
         return _join_phrases(words, following, any_article="no" not in cue) if following else before[-1:]
     if cue & {"not", "n't"}:  # "does not have a cup", "a cup is not there"
-        if (end < len(words) and words[end] in _PARTIAL) or not _is_existence(doc[start]):
+        if next_word in _PARTIAL or not _is_existence(doc[start]):
             return []
         return _join_phrases(words, following, any_article=True) or before[-1:]
     return None
@@ -216,15 +227,17 @@ def _find_denied(
 def _find_inverted(words: list[str], end: int, following: list[_Phrase]) -> list[_Phrase]:
     """Those of the phrases after a cue of `PRECEDED` that it denies: "missing is a cup", "absent from the
     image is a cup"; none in "a cup is missing from the image"."""
-    if words[end : end + 1] == ["from"]:
+    if end < len(words) and words[end] == "from":
         verbs = [index for index in range(end, len(words)) if words[index] in ("is", "are")]
         if not verbs or "," in words[end : verbs[0]]:
             return []
         end = verbs[0]
     following = [phrase for phrase in following if phrase.start > end]
     between = words[end : following[0].start] if following else []
-    opened = between[:1] in (["is"], ["are"], ["a"], ["an"], ["any"])  # nothing else before the phrase
-    return following if opened and set(between[1:]) <= _DETERMINERS else []
+    # Only a verb or a determiner, and further determiners, may be before the phrase.
+    if not between or between[0] not in ("is", "are", "a", "an", "any"):
+        return []
+    return following if set(between[1:]) <= _DETERMINERS else []
 
 
 def _join_phrases(words: list[str], phrases: list[_Phrase], *, any_article: bool) -> list[_Phrase]:
@@ -234,7 +247,7 @@ def _join_phrases(words: list[str], phrases: list[_Phrase], *, any_article: bool
     for phrase in phrases[1:]:
         between = set(words[joined[-1].end : phrase.start]) - _DETERMINERS
         listed = between and between <= {"or", "and", ","}
-        new_article = phrase.article and "and" in between and not any_article
+        new_article = phrase.has_article and "and" in between and not any_article
         if not listed or new_article or words[phrase.start - 1] in ("not", "no", "nor"):
             break
         joined.append(phrase)
@@ -286,7 +299,8 @@ def remove_denial(question: str) -> str | None:
     if len(matches) != 1:
         return None
     [match] = matches
-    replacement = [*_DENIALS.values()][(match.lastindex or 1) - 1]  # one group per pattern
+    number = match.lastindex or 1  # of the group that matched: the patterns are groups 1, 2, ...
+    replacement = list(_DENIALS.values())[number - 1]
     return plain[: match.start()] + replacement + plain[match.end() :]
 
 

@@ -17,11 +17,13 @@ from nein.metrics.plurals import UNCOUNTABLE, engine, is_plural
 
 
 # --- templates by family ---------------------------------------------------------------------------------
-# Slots: {S} the object's name, {a S} with its article, {the S}, {S+} its plural, {is S} "is" or "are" in
-# agreement; T is a second absent object, A an object that is there and must stay.
 @dataclass(frozen=True)
 class Family:
-    """Templates of one kind of negation."""
+    """Templates of one kind of negation.
+
+    Slots: {S} the object's name, {a S} with its article, {the S}, {S+} its plural, {is S} "is" or "are" in
+    agreement; T is a second absent object, A an object that is there and must stay.
+    """
 
     text: str  # templates with " / " between them
     needs: str = ""  # other objects that they name: "" none, "T" a second absent one, "A" one that is there
@@ -40,15 +42,15 @@ _PLAIN = (
     "sight. / {S} is not part of the scene. / The image lacks {S}. / {S} is nowhere to be seen in the image. "
     "/ {S} is missing from the image. / A scene without {S}. / The image lacks the presence of {S}."
 )
-NEGATIVE_TEMPLATES = Family(_PLAIN).templates
-#: The affirmative twins of `NEGATIVE_TEMPLATES`, in their order: the sentence without its denial.
-AFFIRMED = Family(
+NEGATIVE_TEMPLATES = tuple(_PLAIN.split(" / "))
+_AFFIRMED = (
     "The image has {a S}. / The image has {a S}. / The image can have {a S}. / {a S} present in the image. / "
     "{a S} in the image. / The image is with {a S}. / {a S} in sight. / {a S} {is S} part of the scene. / "
     "The image has {a S}. / {a S} {is S} to be seen in the image. / {a S} {is S} in the image. / A scene "
     "with {a S}. / The image has the presence of {a S}."
-).templates
-_ANOTHER = "There {is S} {a S} in the image."
+)
+#: `NEGATIVE_TEMPLATES` without their denials, in the same order.
+AFFIRMED = tuple(_AFFIRMED.split(" / "))
 FAMILIES: dict[str, Family] = {
     "plain": Family(re.sub(r"\{S\} is\b", "{S} {is S}", _PLAIN)),  # with agreement, for plural names
     "exception": Family(
@@ -91,9 +93,10 @@ DRAWN = ("except_one", "not_all")
 LABELS = (*FAMILIES, *DRAWN)
 #: Families whose sentences are true of an image without the object, and of no other.
 DENYING = ("plain", "implicit")
-#: A family apart: it makes four samples of each, the instruction affirmed or denied, the object there or not.
+#: A label that is no family: each sample becomes four, the instruction affirmed or denied, the object there
+#: or absent.
 MINIMAL_PAIRS = "minimal_pairs"
-#: Label of a minimal pair -> (caption, image) in `nein.statistics.two_way`: 0 for affirmed and for there.
+#: Label of such a sample -> its cell (caption, image) in `nein.statistics.two_way`; 0: affirmed, there.
 CELLS = {
     "affirmed, there": (0, 0),
     "affirmed, absent": (0, 1),
@@ -120,31 +123,32 @@ def write_sentence(
 
     second, present  T and A, for families that name them.
     protocol         "paper": as in NeIn's released sentences, "is" also after a plural, and the article by
-                     the
-                     first letter; "fixed": agreement in number, and the article by sound.
+                     the first letter; "fixed": agreement in number, and the article by sound.
     """
     return fill_template(FAMILIES[label].templates[index], {"S": noun, "T": second, "A": present}, protocol)
 
 
 def affirm(template: int | None, noun: str) -> str:
     """The affirmed form of template 0..12 of `NEGATIVE_TEMPLATES`; of None "There is a cat in the image."."""
-    return fill_template(_ANOTHER if template is None else AFFIRMED[template], {"S": noun}, "fixed")
+    pattern = "There {is S} {a S} in the image." if template is None else AFFIRMED[template]
+    return fill_template(pattern, {"S": noun}, "fixed")
 
 
 def fill_template(template: str, named: Mapping[str, str], protocol: str) -> str:
-    """The sentence of a template, with a capital. named: slot -> object; protocol: see `write_sentence`."""
+    """The sentence of a template, with a capital. named: "S", "T", "A" -> object; protocol: see
+    `write_sentence`."""
 
     def fill(slot: re.Match[str]) -> str:  # "{is S}" -> "are" for skis
-        word, noun, many = slot.group(1) or "", named[slot.group(2)], slot.group(3)
+        word, noun = slot.group("word"), named[slot.group("object")]
         if word == "is":
             return "are" if protocol == "fixed" and is_plural(noun) else "is"
         if word == "the":
             return f"the {noun}"
         if word == "a":
             return add_article(noun) if protocol == "fixed" else indefinite(noun)
-        return plural(noun) if many else noun
+        return plural(noun) if slot.group("plus") else noun
 
-    text = re.sub(r"\{(?:(a|the|is) )?([STA])(\+)?\}", fill, template)
+    text = re.sub(r"\{(?:(?P<word>a|the|is) )?(?P<object>[STA])(?P<plus>\+)?\}", fill, template)
     return text[:1].upper() + text[1:]
 
 
@@ -169,13 +173,14 @@ def write_removal(noun: str) -> str:
 
 
 # --- objects and templates from sentences ----------------------------------------------------------------
-@functools.lru_cache(10_000)
+@functools.lru_cache(10_000)  # here and below: data sets repeat their sentences
 def find_template(sentence: str, noun: str) -> int | None:
     """The template (0..12) of a negative sentence; None for a sentence of another form."""
-    target, name = sentence.strip().rstrip(".").casefold(), noun.casefold()
+    given = sentence.strip().rstrip(".").casefold()
+    name = noun.casefold()
     for index in range(len(NEGATIVE_TEMPLATES)):
         text = write_negative(index, noun).rstrip(".").casefold()
-        if target in (text, text.replace(f"{name} is ", f"{name} are ")):  # "skis are": agreement mended
+        if given in (text, text.replace(f"{name} is ", f"{name} are ")):  # "skis are": agreement mended
             return index
     return None
 
@@ -200,20 +205,23 @@ def find_object(generated: str, negated: str) -> str:
     return noun
 
 
-# --- negation in scope --------------------------------------------------------------------------------------
-# Six constructions, each a sentence and its twin, of which one is true. "no" denies the noun phrase,
-# "neither" and "nor" each of two, "not" before "all" the quantifier; "used to" names a state that has ended
-# (Huddleston and Pullum, The Cambridge Grammar of the English Language, 2002, chapter 9).
-CONSTRUCTIONS = ("except_one", "neither_nor", "scoped", "not_all", "past", "clause")
-#: Construction -> whether the sentence, and its twin, have a denying word.
+# --- negation in scope -----------------------------------------------------------------------------------
+# Six constructions, each a sentence and its twin: in a scene made for them, exactly one is true. "no" denies
+# the noun phrase, "neither" and "nor" each of two, "not" before "all" the quantifier; "used to" names a state
+# that has ended (Huddleston and Pullum, The Cambridge Grammar of the English Language, 2002, chapter 9).
+#: Construction -> whether the sentence has a denying word, whether its twin has one.
 DENIES = {
-    **dict.fromkeys(("except_one", "not_all", "clause"), (True, False)),
-    **dict.fromkeys(("neither_nor", "scoped"), (True, True)),
+    "except_one": (True, False),
+    "neither_nor": (True, True),
+    "scoped": (True, True),
+    "not_all": (True, False),
     "past": (False, False),
+    "clause": (True, False),
 }
+CONSTRUCTIONS = tuple(DENIES)
 #: Keys of the difficulty of a sentence in scope: number of other things in the scene, denials of the whole.
 OTHERS, DEPTH = "other things", "denials above"
-#: Things that a sentence may name; their order decides which are drawn.
+#: Objects that a sentence may name; their order decides which are drawn at random.
 THINGS = tuple(
     "airplane,apple,banana,bench,bicycle,bird,boat,book,bottle,bus,cake,car,cat,chair,cup,dog,kite,pizza,"
     "sheep,teddy bear,umbrella".split(",")
@@ -255,29 +263,31 @@ def write_twins(construction: str, named: Named, depth: int = 0) -> tuple[str, s
 # --- names of things -------------------------------------------------------------------------------------
 def strip_article(name: str) -> str:
     """The name without article, outer white space and outer punctuation: " the apple." -> "apple"."""
-    categories = {mark: unicodedata.category(mark) for mark in name}
+    categories = {letter: unicodedata.category(letter) for letter in name}
     if all(category[0] in "PZC" for category in categories.values()):  # punctuation, separators, control
         return ""
-    # Other punctuation, and initial and final quotes; brackets stay.
-    outer = "".join(mark for mark, category in categories.items() if category in ("Po", "Pi", "Pf"))
+    # Punctuation of the classes "other", "initial quote" and "final quote"; brackets stay.
+    outer = "".join(letter for letter, category in categories.items() if category in ("Po", "Pi", "Pf"))
     name = " ".join(name.split()).strip(f" {outer}")
     return re.sub(r"^(?:an?|the|some) (?=.)", "", name, flags=re.IGNORECASE)
 
 
 @functools.lru_cache(maxsize=4096)
 def plural(noun: str) -> str:
-    """The plural of a name; itself if it has none or is one."""
+    """The plural of a name; the name itself if it is plural or uncountable."""
     if is_plural(noun) or noun.split()[-1].lower() in UNCOUNTABLE:
         return noun
     head, _, last = noun.rpartition(" ")
     many = engine().plural_noun(last)
-    return f"{head} {f'{last}es' if many.endswith('ss') else many}".strip()  # not "thermoss"
+    if many.endswith("ss"):  # inflect's "thermoss" -> "thermoses"
+        many = f"{last}es"
+    return f"{head} {many}".strip()
 
 
 @functools.lru_cache(maxsize=4096)
 def add_article(noun: str, *, some: bool = False) -> str:
-    """ "a cat", "an hour", "a unicorn", by sound. Plurals and uncountables get "some" if `some`, else
-    nothing."""
+    """The name with its article by sound: "a cat", "an hour". Plurals and uncountables have none, or "some"
+    if `some` is set."""
     if is_plural(noun) or noun.split()[-1].lower() in UNCOUNTABLE:
         return f"some {noun}" if some else noun
     return f"{engine().a(noun.split()[0]).split()[0]} {noun}"
