@@ -70,7 +70,7 @@ class ServedEditor(RemoteEditor):
         sending = {name: options.pop(name) for name in SENDING if name in options}
         self._service = Service(url, self.model, **{"timeout": 300.0, **sending})
         super().__init__(f"openai:#{self.model}", self._service.concurrency, self._service.pace)
-        hosted = bool(self._service.hosted)
+        hosted = bool(self._service.host)
         if self.model.startswith(("gpt-image-1", "chatgpt-image")):
             self._choose_size = nearest_of_three
         else:

@@ -25,25 +25,19 @@ class ListConfig(Options):
     )
 
 
-HEAD = ("name", "what", "from", "license", "here")
+HEAD = ("name", "what", "from", "license", "here")  # of the printed table
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A row of the printed table.
+    """A row of the printed table."""
 
-    name      As a user types it.
-    origin    A repository, "ships with nein", or how to get it.
-    needs     Its downloads; it is here when all of them are.
-    obstacle  Why it is not here, even if it needs no download: "by hand".
-    """
-
-    name: str
+    name: str  # as a user types it
     about: str
-    origin: str
+    origin: str  # a repository, "ships with nein", or how to get it
     license: str
-    needs: tuple[Need, ...] = ()
-    obstacle: str = ""
+    needs: tuple[Need, ...] = ()  # its downloads; it is here when all of them are
+    obstacle: str = ""  # why it is not here, even if it needs no download: "by hand"
 
     def row(self) -> tuple[str, ...]:
         """The cells of the columns `HEAD`."""

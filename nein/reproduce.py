@@ -30,22 +30,15 @@ FILE = "reproduction.json"
 # --- the published tables ------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Table:
-    """A published table, or a part of one.
-
-    source        Argument of `Benchmark.paper_estimates`.
-    models        Preset -> the models that can be downloaded.
-    options       Options of the benchmark's command, in addition to the preset's.
-    nano          Further options for preset nano.
-    model_option  The option of the command that names models.
-    """
+    """A published table, or a part of one."""
 
     title: str
     benchmark: str
-    source: str
-    models: Mapping[str, str]
-    options: Mapping[str, str]
-    nano: Mapping[str, str] = field(default_factory=lambda: {"data": "nano"})
-    model_option: str = "model"
+    source: str  # argument of `Benchmark.paper_estimates`
+    models: Mapping[str, str]  # preset -> the models that can be downloaded, joined by commas
+    options: Mapping[str, str]  # of the benchmark's command, in addition to the preset's
+    nano: Mapping[str, str] = field(default_factory=lambda: {"data": "nano"})  # further ones of preset nano
+    model_option: str = "model"  # the option of the command that names models
 
 
 def _negbench(title: str, source: str, models: str, **changed: str) -> Table:

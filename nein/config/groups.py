@@ -19,20 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Command:
-    """A command of `nein`. Its code is named as "module:name", and imported when it is called.
+    """A command of `nein`. Its code is named as "module:name", and imported when it is called."""
 
-    help           One sentence without a period, for `nein --help`.
-    configuration  The dataclass of its options, a `nein.config.options.Options`, in a light module.
-    work           Function of the options; returns text to print, an exit code, or None.
-    shared         Whether `work` also takes the executor of `--on`, which computes blocks of folders.
-    announces      Function of the options; returns the comments that `--dry-run` prints below the options.
-    """
-
-    help: str
-    configuration: str
-    work: str
-    shared: bool = False
-    announces: str = ""
+    help: str  # one sentence without a period, for `nein --help`
+    configuration: str  # the dataclass of its options, a `nein.config.options.Options`, in a light module
+    work: str  # function of the options; returns text to print, an exit code, or None
+    shared: bool = False  # whether `work` also takes the executor of `--on`, which shares the work
+    announces: str = ""  # function of the options; returns what `--dry-run` adds as comments; "": nothing
 
 
 # --- groups of options ---------------------------------------------------------------------------
@@ -47,21 +40,19 @@ class Preset(Options):
 
 @dataclass(kw_only=True)
 class Limit(Options):
-    """The number of samples to use. counted: what the help calls them."""
-
     limit: PositiveInt | None = option(None, "only the first N <counted>", "Main")
-    counted: ClassVar[str] = "samples"
+    counted: ClassVar[str] = "samples"  # what the help calls them
 
 
 @dataclass(kw_only=True)
 class Output(Options):
-    """The folder of results, resumed if it exists. default_out: its default; PRESET in it is replaced."""
+    """The folder of results, resumed if it exists."""
 
     out: str | None = option(
         None, "result folder, resumed if it exists (default: <default_out>)", "Main", value="FOLDER"
     )
     overwrite: bool = option(False, "discard results in OUT that are finished or of other options", "Output")
-    default_out: ClassVar[str]
+    default_out: ClassVar[str]  # default of `out`; PRESET in it is replaced by the name of the preset
 
     @property
     def out_dir(self) -> Path:
@@ -102,8 +93,7 @@ class Threads(Options):
 
 @dataclass(kw_only=True)
 class Batches(Threads):
-    """The number of samples per batch, which is also that of records per block."""
-
+    # Also the number of records per block.
     batch_size: PositiveInt = option(16, "batch size; lower it on out-of-memory", "Machine")
 
 
@@ -137,7 +127,7 @@ class Budget(EndpointOptions):
 
 @dataclass(kw_only=True)
 class SlurmJobs(Options):
-    """Options of `nein slurm COMMAND`, in addition to those of the command."""
+    """Options that `nein slurm COMMAND` adds to those of the command."""
 
     partition: str | None = option(None, "partition of the jobs", "Slurm")
     gres: str | None = option(None, "resources of each job: gpu:1", "Slurm")
@@ -197,17 +187,17 @@ class Page(Options):
 
 # --- the executor --------------------------------------------------------------------------------
 def start(options: Any) -> run.Executor:
-    """The executor that `--on` chooses, by options of `RuntimeOptions`. Raises UserError."""
+    """The executor that `--on` chooses. options: `RuntimeOptions`, or some of them. Raises UserError."""
     from nein.engine import machine, run
     from nein.loading.service import AT_ONCE
 
-    launched = int(os.environ.get("WORLD_SIZE", "1")) > 1  # by accelerate, torchrun
-    backend = getattr(options, "on", None) or ("ranks" if launched else "threads")
+    is_launched = int(os.environ.get("WORLD_SIZE", "1")) > 1  # by accelerate or torchrun
+    backend = getattr(options, "on", None) or ("ranks" if is_launched else "threads")
     if backend == "ray":
         from nein.engine.ray import Ray
 
         return Ray(options.device, **vars(options.executor), threads=options.threads)
-    if backend == "ranks" and not launched:
+    if backend == "ranks" and not is_launched:
         raise UserError("--on ranks needs several processes; start the command with torchrun.")
     ranks = machine.join_processes() if backend == "ranks" else None
     return run.Executor(

@@ -56,20 +56,14 @@ Device = Annotated[str, pydantic.AfterValidator(_check_device)]
 
 # --- declaring the options of a command --------------------------------------------------------
 class Options:
-    """Base of the options of a command, dataclasses with fields by `option` and `argument`.
-
-    presets         Prefix of the preset files below `configs` ("negbench/eval-"); None: the command has none.
-    preset_option   The option that names a preset, one of `preset_names`.
-    default_preset  The preset if that option is not given; None: no preset then.
-    epilog          The end of `--help`.
-    """
+    """Base of the options of a command, dataclasses with fields by `option` and `argument`."""
 
     __pydantic_config__: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(extra="forbid")  # unknown keys
-    presets: ClassVar[str | None] = None
-    preset_option: ClassVar[str] = "preset"
-    preset_names: ClassVar[Sequence[str]] = ("nano", "paper")
-    default_preset: ClassVar[str | None] = "nano"
-    epilog: ClassVar[str] = ""
+    presets: ClassVar[str | None] = None  # prefix of its files below `configs` ("negbench/eval-"); None: none
+    preset_option: ClassVar[str] = "preset"  # the option that names a preset
+    preset_names: ClassVar[Sequence[str]] = ("nano", "paper")  # its values
+    default_preset: ClassVar[str | None] = "nano"  # if that option is not given; None: then no preset
+    epilog: ClassVar[str] = ""  # the end of `--help`
 
     def check(self) -> None:
         """Check the values alone, without models or data. Raises UserError."""

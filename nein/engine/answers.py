@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import logging
 import sqlite3
@@ -33,7 +34,7 @@ _SPENDING = "SELECT model, value FROM spent ORDER BY rowid"
 # --- answers -----------------------------------------------------------------------------
 class AnswerCache:
     """JSON objects by (space, key), and costs of requests by model, in one SQLite file, which threads and
-    processes may share (a `metrics.base.Store`).
+    processes may share. A `metrics.base.Store`.
 
     An answer is on disk before `put` returns; other processes see it at once. Methods raise UserError if the
     file is damaged, cannot be written, or lies on a file system without locks.
@@ -42,11 +43,11 @@ class AnswerCache:
     def __init__(self, path: Path, *, wait: float = 60) -> None:  # seconds, while another process writes
         atomic.make_folder(path.parent)
         self.path = path
-        self._mutex = threading.Lock()
+        self._mutex = threading.Lock()  # the connection serves one thread at a time
         with self._translate_errors():
             # SQLite's default journal works on network drives, unlike a write-ahead log.
             self._db = sqlite3.connect(path, timeout=wait, isolation_level=None, check_same_thread=False)
-            self._db.execute("PRAGMA synchronous = EXTRA")
+            self._db.execute("PRAGMA synchronous = EXTRA")  # a power cut loses no answer
         with self._transaction() as db:
             db.execute("CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, value TEXT)")
             db.execute("CREATE TABLE IF NOT EXISTS spent (model TEXT PRIMARY KEY, value TEXT)")
@@ -62,7 +63,7 @@ class AnswerCache:
 
     def put_all(self, values: Mapping[tuple[str, str], Mapping[str, Any]]) -> None:
         """Writes (space, key) -> answer in one transaction: all, or none if the process is killed."""
-        rows = [(_hash_key(*key), json.dumps(value, allow_nan=False)) for key, value in values.items()]
+        rows = [(_hash_key(*pair), json.dumps(value, allow_nan=False)) for pair, value in values.items()]
         with self._transaction() as db:
             db.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?)", rows)
 
@@ -96,7 +97,7 @@ class AnswerCache:
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         with self._mutex, self._translate_errors(), self._db as db:  # rolls back on an exception
-            db.execute("BEGIN IMMEDIATE")
+            db.execute("BEGIN IMMEDIATE")  # locks now: two processes that read, then write, would collide
             yield db
 
     @contextlib.contextmanager
@@ -123,7 +124,8 @@ class BlockStore:
     """
 
     def __init__(self, cache: Any, scope: str) -> None:
-        self._cache, self._scope = cache, scope
+        self._cache = cache
+        self._scope = scope
         self._spaces: dict[str, Json] = {}  # space -> key -> entry
         self._changed: set[str] = set()  # spaces with new entries
 
@@ -150,12 +152,14 @@ def _hash_key(space: str, key: str) -> bytes:
 
 # --- spending, of a run or OUT that no command has open -----------------------------------
 def read_spending(folder: Path, above: int = 3) -> dict[str, Json]:
-    """`AnswerCache.read_spending` of a folder, or of the nearest of `above` parents with costs; or {}."""
+    """`AnswerCache.read_spending` of a folder or, if it has no costs, of the nearest of its first `above`
+    parents that has some; {} without any."""
     folders = (folder, *folder.absolute().parents[:above])
-    for path in [parent / name for parent in folders for name in (ANSWERS, f"cache/{ANSWERS}")]:
-        address = f"{path.resolve().as_uri()}?mode=ro"  # a run may lie on a read-only disk
+    for path, name in itertools.product(folders, (ANSWERS, f"cache/{ANSWERS}")):
+        address = f"{(path / name).resolve().as_uri()}?mode=ro"  # a run may lie on a read-only disk
         with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(address, uri=True)) as db:
-            if totals := {model: json.loads(value) for model, value in db.execute(_SPENDING)}:
+            totals = {model: json.loads(value) for model, value in db.execute(_SPENDING)}
+            if totals:
                 return totals
     return {}
 

@@ -66,7 +66,8 @@ def write_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def remove_drafts(folder: Path, below: bool = True) -> None:
-    """Removes drafts of killed writers: of ended processes of this host, and all older than a day."""
+    """Removes drafts of killed writers: of ended processes of this host, and all older than a day. below:
+    also in the folders of `folder`."""
     import psutil
 
     for parent, folders, names in os.walk(folder):
@@ -79,7 +80,7 @@ def remove_drafts(folder: Path, below: bool = True) -> None:
                 if ended or time.time() - path.stat().st_mtime > _ABANDONED:
                     path.unlink()
         if not below:
-            folders.clear()
+            folders.clear()  # `os.walk` goes no deeper
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -114,8 +115,9 @@ def _drop_defaults(row: Any) -> Json:
     """The fields of a dataclass that differ from their default."""
     fields = {}
     for field in dataclasses.fields(row):
-        value, factory = getattr(row, field.name), field.default_factory
-        if value != (field.default if factory is dataclasses.MISSING else factory()):
+        factory = field.default_factory
+        default = field.default if factory is dataclasses.MISSING else factory()
+        if (value := getattr(row, field.name)) != default:
             fields[field.name] = value
     return fields
 
@@ -171,9 +173,10 @@ def read_csv(path: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, st
             rows = [(reader.line_num, row) for row in reader]
         except csv.Error as error:
             raise UserError(f"'{path}' is not a CSV file: {error}.") from None
-    lacks = [f"column {name}" for name in columns if name not in header] or ([] if rows else ["line"])
-    if lacks:
-        raise UserError(f"'{path}' has no {lacks[0]}; expected {', '.join(columns)}.")
+    missing = [f"column {name}" for name in columns if name not in header]
+    missing += [] if rows else ["line"]
+    if missing:
+        raise UserError(f"'{path}' has no {missing[0]}; expected {', '.join(columns)}.")
     for number, row in rows:
         if None in row or None in row.values():  # csv's mark of too many values, and of too few
             raise UserError(f"'{path}', line {number}: the line is cut off or too long.")
@@ -214,10 +217,10 @@ def is_nonempty_file(path: Path) -> bool:
 
 # --- folders, and the user's cache ---------------------------------------------------------------
 def make_folder(path: Path) -> Path:
-    """Creates a folder with its parents. Raises UserError now if files cannot be written into it."""
+    """Creates a folder with its parents. Raises UserError if files cannot be written into it."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=path).close()
+        tempfile.TemporaryFile(dir=path).close()  # tries to write
     except OSError as error:
         raise UserError(
             f"'{path}' is not writable ({error.strerror or error}); choose a writable folder with --out."
@@ -231,25 +234,26 @@ def cache_root() -> Path:
 
 
 def make_once(target: Path, make: Callable[[Path], None], proof: str = "") -> Path:
-    """Returns the folder `target`, a cache whose name tells everything that decides its content.
+    """Returns the folder `target` of a cache, filled at its first use. Its name must tell everything that
+    decides its content, since it is never filled again. Raises OSError if an incomplete one is in the way.
 
-    make   Fills a draft on first use, which then becomes the target. Other processes wait for the first one
-           where the file system has locks; else each makes a draft, and one wins.
-    proof  A file that a complete folder has. Raises OSError if an incomplete target is in the way.
+    make   Fills a draft of the folder, which is then renamed. Other processes wait for the first one where
+           the file system has locks; else each makes a draft, and one wins.
+    proof  A file that a complete folder has; "": its existence is enough.
     """
     if (target / proof).exists():
         return target
     from filelock import FileLock
 
     target.parent.mkdir(parents=True, exist_ok=True)
-    name = hashlib.sha256(str(target.resolve()).encode()).hexdigest()[:32]
+    name = hashlib.sha256(str(target.resolve()).encode()).hexdigest()[:32]  # of the lock's file
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError, NotImplementedError):
-            # No soft lock, which is a mere file: a killed process would hold it for ever.
+            # No soft lock: it is a mere file, which a killed process would leave for ever.
             lock = FileLock(cache_root() / "locks" / name, fallback_to_soft=False)
             Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(lock)
-        if (target / proof).exists():
+        if (target / proof).exists():  # another process has made it meanwhile
             return target
         draft = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
         try:

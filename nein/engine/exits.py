@@ -16,12 +16,12 @@ from typing import NoReturn
 from nein.loading.errors import UserError, out_of_memory
 from nein.loading.references import hide_credentials
 
-#: Exit codes; the last two are 128 + the number of the signal.
+#: Exit codes. UNSCORED: of --fail-on-unscored; the last two: 128 + the number of the signal.
 USER_MISTAKE, UNSCORED, INTERRUPTED, TERMINATED = 2, 3, 130, 143
 
 
 class Terminated(BaseException):
-    """SIGTERM arrived. Finished blocks are on disk, so nothing is left to do."""
+    """SIGTERM arrived. Finished blocks are on disk, so the command can end at once."""
 
 
 def exit_with(command: Callable[[], int | None]) -> NoReturn:
@@ -43,16 +43,16 @@ def exit_with(command: Callable[[], int | None]) -> NoReturn:
     except Terminated:
         code = _print_end("Terminated; rerun the command to resume.", TERMINATED)
     except BrokenPipeError:  # the reader of our output is gone, as with `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's last flush
         code = 1
-    except (RuntimeError, MemoryError, ValueError, OSError) as error:
+    except (RuntimeError, MemoryError, ValueError, OSError) as error:  # a user's errors are of these classes
         message = explain_error(error)
         if message is None:
             raise
         code = _print_end(f"error: {message}", USER_MISTAKE)
     finally:
         for number, handler in old_handlers.items():
-            if signal.getsignal(number) is handlers[number]:  # else a second Ctrl-C is to end at once
+            if signal.getsignal(number) is handlers[number]:  # else `_interrupt` has set one, which stays
                 signal.signal(number, handler)
     sys.exit(code)
 
@@ -84,14 +84,14 @@ def explain_error(error: BaseException) -> str | None:
         return f"The disk is full ({error.filename or error.strerror}); free space and rerun the command."
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         path = os.fsdecode(error.filename) if isinstance(error.filename, bytes) else str(error.filename)
-        path = path if len(path) <= 200 else f"{path[:100]}...{path[-60:]}"
+        path = path if len(path) <= 200 else f"{path[:100]}...{path[-60:]}"  # it may be why: too long a name
         return f"'{path}' cannot be used: {error.strerror}."
     return None
 
 
 def make_printable(text: str) -> str:
     """Text that is safe for a terminal: control characters and direction marks become "?"."""
-    return "".join(c if c.isprintable() or c in "\n\t\xa0" else "?" for c in text)
+    return "".join(char if char.isprintable() or char in "\n\t\xa0" else "?" for char in text)
 
 
 def _print_end(text: str, code: int) -> int:

@@ -46,16 +46,12 @@ SEGMENT = 1000  # consecutive blocks whose files share a folder, so that listing
 # --- blocks ----------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Blocks:
-    """The division of `count` records into blocks; block b holds the records [b * size, (b + 1) * size).
-
-    indices  Indices of the selected records, ascending; a range if consecutive, since they may be millions.
-    unit     Records in a unit, a group of blocks that one worker makes; 0: a unit is one block.
-    """
+    """The division of `count` records into blocks; block b holds the records [b * size, (b + 1) * size)."""
 
     count: int
-    size: int
-    indices: Sequence[int]
-    unit: int = 0
+    size: int  # records per block
+    indices: Sequence[int]  # of the selected records, ascending; if consecutive a range: they may be millions
+    unit: int = 0  # records per unit, a group of blocks that one worker makes; 0: a unit is one block
 
     @classmethod
     def first(cls, count: int, size: int, limit: int | None = None) -> Blocks:
@@ -155,19 +151,14 @@ _NOTE = record({"stages": dict[str, _COST], "usage": Row})  # notes/<process>.js
 
 @dataclass(frozen=True)
 class Folder:
-    """Manifest, notes and blocks of the run in `path`; holds no open file. Benchmarks subclass it.
-
-    content_name   What messages call the results: "edits", "answers".
-    row_types      Output, or the first part of its name -> the dataclass of its rows (default: dictionaries).
-    benchmark      The benchmark of these runs, as manifests name it; "": any.
-    manifest_type  The type that `manifest` checks.
-    """
+    """Manifest, notes and blocks of the run in `path`; holds no open file. Benchmarks subclass it."""
 
     path: Path
-    content_name: ClassVar[str] = "results"
+    content_name: ClassVar[str] = "results"  # what messages call the results: "edits", "answers"
+    # Output, or the first part of its name -> the dataclass of its rows (default: dictionaries).
     row_types: ClassVar[Mapping[str, Any]] = {}
-    benchmark: ClassVar[str] = ""
-    manifest_type: ClassVar[Any] = record(MANIFEST_FIELDS)
+    benchmark: ClassVar[str] = ""  # the benchmark of these runs, as manifests name it; "": any
+    manifest_type: ClassVar[Any] = record(MANIFEST_FIELDS)  # the type that `manifest` checks
 
     # --- manifest --------------------------------------------------------------------------
     def entries(self) -> Row:

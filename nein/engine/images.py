@@ -22,7 +22,7 @@ from nein.loading.errors import UserError
 from nein.loading.references import is_local
 
 RULE = "rgb8-alpha-on-white-no-exif-v1"
-_ORIENTATION = ExifTags.Base.Orientation
+_ORIENTATION = ExifTags.Base.Orientation  # tag with a value from 1 (upright) to 8
 
 
 class ImageError(UserError):
@@ -31,9 +31,9 @@ class ImageError(UserError):
 
 # --- reading --------------------------------------------------------------------------------
 def decode(path: Path, *, plain: bool = False) -> np.ndarray:
-    """The image as (H, W, 3) uint8 RGB, by `RULE`. plain: by Pillow's `convert("RGB")` alone, as
-    released scripts do, which drops transparency and clips 16 bits. Raises ImageError for a missing,
-    truncated, empty or unknown file."""
+    """The image as (H, W, 3) uint8 RGB, by `RULE`. Raises ImageError for a missing, truncated, empty or
+    unknown file. plain: convert by Pillow's `convert("RGB")` alone, as released scripts do; it drops
+    transparency and clips 16 bits."""
     with _open(path) as image:
         image.load()
         return np.array(image.convert("RGB") if plain else _convert_rgb(image))
@@ -80,7 +80,8 @@ def read_size(path: Path) -> tuple[int, int]:
 
 
 def find_file(path: Path) -> Path:
-    """The path, or that of a file whose accents are in another Unicode form, since systems differ."""
+    """The path of an existing file with this name, whose accents may be in another Unicode form, since
+    systems differ; else the path itself."""
     composed, decomposed = (Path(unicodedata.normalize(form, str(path))) for form in ("NFC", "NFD"))
     return next((candidate for candidate in (path, composed, decomposed) if is_local(candidate)), path)
 
@@ -89,7 +90,7 @@ def find_file(path: Path) -> Path:
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")
 #: Limit of pixels, since 0.6 MB of PNG can take 3 GB; NEIN_MAX_PIXELS sets another one.
 MAX_PIXELS = 50_000_000
-#: Limit of longer side / shorter side: encoders scale the shorter one to 224 pixels.
+#: Limit of longer side / shorter side: encoders scale the shorter one to 224 pixels; a strip would be huge.
 MAX_RATIO = 256
 
 

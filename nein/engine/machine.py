@@ -8,7 +8,6 @@ import contextlib
 import ctypes
 import functools
 import gc
-import itertools
 import json
 import os
 import platform
@@ -42,7 +41,7 @@ class Processes:
     rank: int = 0
     size: int = 1
     local_rank: int = 0  # on this node: the number of its GPU
-    _state: Any = None  # accelerate's PartialState; None for a single process
+    _state: Any = None  # accelerate's PartialState, whose process group lives with it; None: no group
 
     @property
     def is_main(self) -> bool:
@@ -70,14 +69,14 @@ class Processes:
             return name
         import torch
 
-        cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+        has_cuda, has_mps = torch.cuda.is_available(), torch.backends.mps.is_available()
         kind = name.partition(":")[0]
-        if (kind == "cuda" and not cuda) or (kind == "mps" and not mps):
+        if (kind == "cuda" and not has_cuda) or (kind == "mps" and not has_mps):
             gpu = "Apple GPU" if kind == "mps" else "GPU of NVIDIA or AMD"
             raise UserError(f"--device is '{name}', but this PyTorch sees no {gpu}; use --device cpu.")
         device = name
         if name == "auto":
-            device = "cuda" if cuda else "mps" if mps else "cpu"
+            device = "cuda" if has_cuda else "mps" if has_mps else "cpu"
         if device == "cuda" and self.size > 1:
             device = f"cuda:{self.local_rank}"
         if self.rank == 0:
@@ -106,9 +105,9 @@ def count_cores() -> int:
 
 def set_threads(count: int = 1) -> None:
     """Sets the number of PyTorch's threads for the calling thread; 0 keeps PyTorch's default."""
-    limits = {os.environ.get("OMP_NUM_THREADS"), os.environ.get("MKL_NUM_THREADS", str(count))}
-    # PyTorch takes the number from the environment: if that is the same, there is no need to import it.
-    if count and ("torch" in sys.modules or limits != {str(count)}):
+    # PyTorch takes the number from these variables: if they say the same, there is no need to import it.
+    numbers = {os.environ.get("OMP_NUM_THREADS"), os.environ.get("MKL_NUM_THREADS", str(count))}
+    if count and ("torch" in sys.modules or numbers != {str(count)}):
         import torch
 
         torch.set_num_threads(count)
@@ -121,15 +120,15 @@ def read_ahead(
     init_thread: Callable[[], None] | None = None,
 ) -> Iterator[tuple[Item, Any]]:
     """Yields (item, work(item)) in order; `ahead` threads (at least one) compute results in advance."""
-    remaining = iter(items)
     with ThreadPoolExecutor(max(1, ahead), "ahead", init_thread) as pool:
-        pending = deque[tuple[Item, Future[Any]]]()
+        pending = deque[tuple[Item, Future[Any]]]()  # at most ahead + 1: the caller's next item, and others
         try:
-            # The first turn submits ahead + 1 items, each further turn one for the one that was taken.
-            for count in itertools.chain([ahead + 1], itertools.repeat(1)):
-                pending.extend((item, pool.submit(work, item)) for item in itertools.islice(remaining, count))
-                if not pending:
-                    return
+            for new_item in items:
+                pending.append((new_item, pool.submit(work, new_item)))
+                if len(pending) > ahead:
+                    item, future = pending.popleft()
+                    yield item, future.result()
+            while pending:
                 item, future = pending.popleft()
                 yield item, future.result()
         finally:
@@ -206,8 +205,8 @@ def find_hardware(device: str | None) -> tuple[str | None, str | None]:
         version = f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
         return torch.cuda.get_device_name(device), version
     name = platform.processor() or None
-    if name is None and (facts := Path("/proc/cpuinfo")).is_file():
-        match = re.search(r"^model name\s*: (.*)", facts.read_text(encoding="utf-8"), re.MULTILINE)
+    if name is None and (cpuinfo := Path("/proc/cpuinfo")).is_file():
+        match = re.search(r"^model name\s*: (.*)", cpuinfo.read_text(encoding="utf-8"), re.MULTILINE)
         name = match[1] if match else None
     if device is None or torch is None:
         return name, None
@@ -217,8 +216,8 @@ def find_hardware(device: str | None) -> tuple[str | None, str | None]:
 def print_device(name: str, device: str) -> None:
     """Prints on standard error which `device` was chosen, if the value `name` of --device is "auto"."""
     if name == "auto":
-        description = ", ".join(filter(None, [device, *find_hardware(device)]))
-        print(f"--device auto: {description}", file=sys.stderr, flush=True)
+        facts = [fact for fact in (device, *find_hardware(device)) if fact]
+        print(f"--device auto: {', '.join(facts)}", file=sys.stderr, flush=True)
 
 
 def peak_memory(device: str = "cuda") -> dict[str, int]:
@@ -235,7 +234,7 @@ def peak_memory(device: str = "cuda") -> dict[str, int]:
     return peaks
 
 
-#: Environment variable of a Slurm job: the words that the user typed, as JSON; the job runs other words.
+#: Environment variable of a Slurm job: the words that the user typed, as JSON. The job runs other words.
 COMMAND_VARIABLE = "NEIN_COMMAND"
 
 

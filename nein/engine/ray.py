@@ -1,5 +1,5 @@
-"""The executor of `--on ray`: computes the shares of a command as tasks of a Ray cluster. All nodes see the
-folders. Ray starts tasks where there is room, also on nodes that join later, and restarts those that died."""
+"""The executor of `--on ray`: computes the shares of a command as tasks of a Ray cluster. All nodes must see
+the folders. Ray starts tasks where there is room, also on nodes that join later, and restarts dead ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from nein.loading.errors import UserError
 SECRETS = ("OPENAI_API_KEY", "HF_TOKEN")  # environment variables that workers get, and nothing writes
 SHARES_PER_WORKER = 4  # more are better balanced, but each loads the models
 RETRIES = 3  # of a share whose worker died
-GRACE = 10.0  # seconds for workers to end in order
+GRACE = 10.0  # seconds that canceled workers have to finish
 
 
 def compute_share(
@@ -35,12 +35,12 @@ def compute_share(
     secrets: Mapping[str, str],
     threads: int | None,
 ) -> list[int]:
-    """The task, which runs on a node: computes share (r, n) of the steps [part[0], part[1]) of a plan;
+    """The task, which runs on a node: computes share (r, n) of the steps part[0] to part[1] - 1 of a plan;
     returns the number of blocks made, by step. Raises UserError for what the node lacks."""
     os.environ.update(secrets)
     machine.tune_process()
     executor = Executor(device, share=share, threads=threads or (1 if device == "cpu" else None))
-    return executor.compute(plan(executor.device)[slice(*part)])
+    return executor.compute(plan(executor.device)[part[0] : part[1]])
 
 
 class Ray(Executor):
@@ -61,7 +61,8 @@ class Ray(Executor):
     ) -> None:
         super().__init__("cpu", threads=threads)
         self._ray = _connect(address)
-        self._max_workers, self._gpus = workers or 2**31, gpus_per_worker
+        self._max_workers = workers or math.inf
+        self._gpus = gpus_per_worker
         gpus = self._ray.cluster_resources().get("GPU", 0)
         if device.startswith("cuda") and not gpus:
             raise UserError(f"--device is '{device}', but no node of the Ray cluster has a GPU.")
@@ -77,7 +78,7 @@ class Ray(Executor):
 
     def compute(self, steps: Sequence[Step], plan: Plan | None = None) -> list[int]:
         assert plan is not None, "workers on other nodes make the steps again"
-        # A step that reads all blocks of earlier ones begins a new part, when those are complete.
+        # The parts run one after the other: a step that reads all blocks of an earlier one begins a new part.
         counts: list[int] = []
         first = 0  # the first step of the current part
         for end in range(1, len(steps) + 1):
@@ -87,22 +88,24 @@ class Ray(Executor):
         return counts
 
     def _compute_part(self, steps: Sequence[Step], plan: Plan, part: tuple[int, int]) -> list[int]:
-        """Computes the steps [part[0], part[1]), of which none reads all blocks of another."""
+        """Computes the steps part[0] to part[1] - 1; none reads all blocks of another."""
         if not any(next(open_tasks(step), None) for step in steps):
             return [0] * len(steps)
         # --- choose the number of shares
         models = [step.stage.model for step in steps if step.stage.model]
         on_gpu = self.device == "cuda" and any(model.place == "device" for model in models)
-        total, cores = self._ray.cluster_resources(), self.threads or 1
-        room = math.floor(total.get("CPU", 0) / cores)  # workers that fit
+        resources = self._ray.cluster_resources()
+        cores = self.threads or 1  # per worker
+        room = math.floor(resources.get("CPU", 0) / cores)  # workers that fit
         if on_gpu:
-            room = math.floor(total.get("GPU", 0) / self._gpus + 1e-6)
-        most_blocks = max((len(step.stage.blocks.numbers) for step in steps), default=0)
-        size = max(1, min(SHARES_PER_WORKER * room, most_blocks))
+            room = math.floor(resources.get("GPU", 0) / self._gpus + 1e-6)  # rounding: 1 / 0.3333334 is 3
+        max_blocks = max((len(step.stage.blocks.numbers) for step in steps), default=0)
+        size = max(1, min(SHARES_PER_WORKER * room, max_blocks))  # more shares than blocks would be empty
         # --- what every task gets: objects of the cluster, which logs and dashboards do not show
         secrets = self._ray.put({name: os.environ[name] for name in SECRETS if name in os.environ})
-        shared_plan, device = self._ray.put(plan), "cuda" if on_gpu else "cpu"
-        options = {"num_gpus": self._gpus, "num_cpus": 0} if on_gpu else {"num_cpus": cores}
+        shared_plan = self._ray.put(plan)
+        device = "cuda" if on_gpu else "cpu"
+        options = {"num_gpus": self._gpus, "num_cpus": 0} if on_gpu else {"num_cpus": cores}  # per task
         # Ray restarts a task whose process or node died, but not one that raised an exception.
         task = self._ray.remote(compute_share).options(max_retries=RETRIES, **options)
         # --- run the tasks
@@ -116,7 +119,7 @@ class Ray(Executor):
                         share = waiting.pop(0)
                         running.append(task.remote(shared_plan, device, share, part, secrets, self.threads))
                     [finished], running = self._ray.wait(running)
-                    counts = [sum(pair) for pair in zip(counts, self._result(finished), strict=True)]
+                    counts = [total + new for total, new in zip(counts, self._result(finished), strict=True)]
                     bar.update()
             except SystemError as error:  # Ray's wrapper of what a signal handler raised
                 raise error.__cause__ or error from None
@@ -148,7 +151,8 @@ def _connect(address: str | None) -> Any:
     """The module `ray`, connected to a running cluster or to a new one on this machine. Telemetry is off
     unless the environment says otherwise. Raises UserError without Ray, and if no cluster answers."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's future default
+    # Ray's future default: a task without GPUs keeps CUDA_VISIBLE_DEVICES.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         import ray
     except ImportError:
@@ -159,7 +163,7 @@ def _connect(address: str | None) -> Any:
         options |= {"address": "local", "num_cpus": machine.count_cores(), "include_dashboard": False}
     if variables := {name: os.environ[name] for name in PASSED_ON if name in os.environ}:
         options["runtime_env"] = {"env_vars": variables}
-    before = signal.getsignal(signal.SIGTERM)
+    old_handler = signal.getsignal(signal.SIGTERM)
     try:
         host, _, port = (address or "").rpartition(":")
         if host and port.isdigit() and "//" not in host:
@@ -173,5 +177,5 @@ def _connect(address: str | None) -> Any:
             "unset it to start a cluster here."
         ) from None
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, before)  # SIGTERM stays with `nein.engine.exits`
+        signal.signal(signal.SIGTERM, old_handler)  # Ray sets its own; ours is of `nein.engine.exits`
     return ray

@@ -2,8 +2,8 @@
 
 Worker r of n makes the blocks b with b % n == r; workers share only the files of finished blocks. On a CPU
 several blocks are computed at once, each on one thread, so that the last bits are the same on any number of
-cores. On a GPU one block is computed while the next ones are read. A model behind an address works on as
-many blocks as it takes requests.
+cores. On a GPU one block is computed while the next ones are read. A model behind an address gets as many
+blocks at once as it takes requests.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from nein.engine.stages import Model, Plan, Step, Task, open_tasks
 from nein.loading.digests import Json
 from nein.loading.errors import UserError, tracebacks
 
-READ_AHEAD = 3  # blocks that are read before a GPU asks for them, or that wait for a thread
+# --- the share of a command --------------------------------------------------------------------
 SHARE_VARIABLE = "NEIN_SHARE"  # environment variable: "r/n", this command makes share r of n and no report
 
 
@@ -54,22 +54,22 @@ class Bar(tqdm):
     """Progress in samples: a bar on a terminal or in a notebook, else a line every `LOG_INTERVAL` seconds."""
 
     def __init__(self, title: str, total: int, *, visible: bool = True) -> None:
-        self._log = not (sys.stderr.isatty() or "ipykernel" in sys.modules)
+        self._prints_lines = not (sys.stderr.isatty() or "ipykernel" in sys.modules)
         options: Json = {"desc": title, "total": total, "unit": " samples", "disable": not visible}
-        if self._log:
+        if self._prints_lines:
             line = "{desc}: {n_fmt} of {total_fmt} samples, {rate_noinv_fmt}, {remaining} left"
             options |= {"bar_format": line, "file": io.StringIO()}
             options |= {"mininterval": LOG_INTERVAL, "maxinterval": LOG_INTERVAL}
         super().__init__(smoothing=0, **options)
 
     def skip(self, count: int) -> None:
-        """Counts samples that an earlier command made: they are no part of the rate."""
+        """Counts samples that an earlier command made: the rate leaves them out."""
         if not self.disable:  # an invisible bar keeps no counts
             self.initial += count
             self.update(count)
 
     def display(self, *args: Any, **options: Any) -> None:  # tqdm calls it at each interval
-        if not self._log:
+        if not self._prints_lines:
             super().display(*args, **options)
         elif self.format_dict["elapsed"] >= LOG_INTERVAL:
             print(self, file=sys.stderr, flush=True)
@@ -87,15 +87,18 @@ class _Tracebacks(logging.Handler):
 
 
 # --- the executor --------------------------------------------------------------------------
+READ_AHEAD = 3  # blocks that are read before a GPU asks for them; on a CPU: that wait for a thread
+
+
 class Executor:
     """Computes the blocks of this process. Knows no benchmark.
 
-    device     The device of the models (`Processes.device`); it decides rows.
+    device     The device of the models (`Processes.device`); it decides the last bits of rows.
     processes  The processes that were started together; each is a rank.
     share      (r, n): this command makes share r of n; a later command makes the rest and the report.
     threads    PyTorch threads in all. On a CPU: parallel blocks, one thread each (None: one per core). On a
                GPU: threads of the one block (None: PyTorch's default).
-    requests   Parallel blocks of a model behind an address.
+    requests   Parallel blocks of a model behind an address, unless the model says (`Model.requests`).
     debug      One block after the other in this thread, so that a debugger can stop anywhere.
     """
 
@@ -111,14 +114,14 @@ class Executor:
     ) -> None:
         self.processes = processes or Processes()
         self.device = self.processes.device(device)
-        self._share, self._shares = share
+        self._share, self._share_count = share
         self.threads, self._requests, self._debug = threads, requests, debug
         self.is_main = self.processes.rank == 0  # this process opens the folders
-        self.concludes = self.is_main and self._shares == 1  # it writes scores and report, from all blocks
+        self.concludes = self.is_main and self._share_count == 1  # it writes scores and report of all blocks
         self._mutex = threading.Lock()  # guards the fields below, which threads of blocks change
         self._model: Model | None = None  # the model in memory, and the object that its `load` returned
         self._loaded: Any = None
-        self._described: set[tuple[Path, str]] = set()  # (folder, kind of the model) that are on disk
+        self._described: set[tuple[Path, str]] = set()  # (folder that notes this model, its kind there)
         self._notes: dict[Path, tuple[Folder, Json]] = {}  # path of a folder -> it, and this worker's note
         self._tracebacks = _Tracebacks()
 
@@ -133,13 +136,14 @@ class Executor:
         when its process ends. Without locks (some file systems, Windows) two equal commands do the same work
         twice. Raises UserError if another command holds a lock."""
         with contextlib.ExitStack() as stack:
-            for path in (atomic.make_folder(folder.path) for folder in folders if self.is_main):
+            for folder in folders if self.is_main else ():
+                path = atomic.make_folder(folder.path)
                 try:
                     import fcntl
 
                     file = os.open(path, os.O_RDONLY)
                     stack.callback(os.close, file)
-                    kind = fcntl.LOCK_SH if self._shares > 1 else fcntl.LOCK_EX
+                    kind = fcntl.LOCK_SH if self._share_count > 1 else fcntl.LOCK_EX
                     fcntl.flock(file, kind | fcntl.LOCK_NB)
                 except BlockingIOError:
                     raise UserError(
@@ -147,7 +151,7 @@ class Executor:
                         "locked",
                     ) from None
                 except (ImportError, OSError):
-                    pass
+                    pass  # no locks here
             yield
 
     def close(self) -> None:
@@ -170,7 +174,7 @@ class Executor:
                     before = [other for other in steps[:index] if reads_all_of(step, other)]
                     if self.processes.size > 1:
                         self._wait_for_ranks(before)
-                    if self._shares > 1 and not all(map(_is_done, before)):
+                    if self._share_count > 1 and not all(map(_is_done, before)):
                         continue  # the last command makes it, when all shares have ended
                 counts[index] = self._make_blocks(step)
                 needed_later = {other.stage.model.name for other in steps[index + 1 :] if other.stage.model}
@@ -198,7 +202,7 @@ class Executor:
         """Waits for the other ranks, and until their blocks are seen: a network disk shows files late."""
         self.processes.barrier()
         deadline = time.monotonic() + 120  # seconds
-        while self._shares == 1 and not all(map(_is_done, steps)):
+        while self._share_count == 1 and not all(map(_is_done, steps)):
             if time.monotonic() > deadline:
                 raise UserError("Blocks of other processes are still missing here; rerun the command.")
             time.sleep(1)
@@ -206,12 +210,12 @@ class Executor:
     # --- blocks ----------------------------------------------------------------------------
     def _make_blocks(self, step: Step) -> int:
         """Makes the open blocks of this worker's share; returns how many."""
-        rank = self._share * self.processes.size + self.processes.rank
-        size = self._shares * self.processes.size
-        samples = step.stage.blocks.count_selected  # number of a block -> its samples, for the bar
-        total = sum(map(samples, step.stage.blocks.share(rank, size)))
+        worker = self._share * self.processes.size + self.processes.rank
+        workers = self._share_count * self.processes.size
+        count_samples = step.stage.blocks.count_selected  # function of the number of a block, for the bar
+        total = sum(map(count_samples, step.stage.blocks.share(worker, workers)))
         bar = Bar(f"{step.stage.name} {step.label}".strip(), total, visible=self.is_main)
-        tasks = open_tasks(step, rank, size, lambda number: bar.skip(samples(number)))
+        tasks = open_tasks(step, worker, workers, lambda number: bar.skip(count_samples(number)))
         if (first := next(tasks, None)) is None:
             bar.close()
             return 0
@@ -225,29 +229,37 @@ class Executor:
             at_once = 1
         elif model is not None and model.place == "remote":
             at_once = model.requests or self._requests
-        set_threads = functools.partial(machine.set_threads, (self.threads if on_gpu else 1) or 0)
+        block_threads = (self.threads or 0) if on_gpu else 1  # PyTorch's threads per block; 0: its default
+        set_threads = functools.partial(machine.set_threads, block_threads)
         set_threads()  # models are loaded in this thread
 
         # --- compute
-        count, running = 0, set[Future[int]]()
+        def finish_blocks(running: set[Future[int]], limit: int) -> set[Future[int]]:
+            """Waits until at most `limit` blocks are running, and returns those."""
+            while len(running) > limit:
+                finished, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    bar.update(count_samples(future.result()))
+            return running
+
+        count = 0  # blocks
+        running = set[Future[int]]()
         with (
             bar,
             ThreadPoolExecutor(READ_AHEAD, "ahead") as readers,
             ThreadPoolExecutor(at_once, "block", set_threads) as pool,
         ):
             try:
-                for task in itertools.chain([first], tasks, [None]):  # None: wait for the last blocks
-                    if task is not None and self._debug:
-                        bar.update(samples(self._make_block(task)))
-                    elif task is not None:
+                for task in itertools.chain([first], tasks):
+                    count += 1
+                    if self._debug:
+                        bar.update(count_samples(self._make_block(task)))
+                    else:
                         self._load_model(step)
-                        inputs = readers.submit(step.stage.read, task.number) if on_gpu else None
-                        running.add(pool.submit(self._make_block, task, inputs))
-                    while len(running) >= (1 if task is None else at_once + READ_AHEAD):
-                        finished, running = wait(running, return_when=FIRST_COMPLETED)
-                        for future in finished:
-                            bar.update(samples(future.result()))
-                    count += task is not None
+                        reading = readers.submit(step.stage.read, task.number) if on_gpu else None
+                        running.add(pool.submit(self._make_block, task, reading))
+                        running = finish_blocks(running, at_once + READ_AHEAD - 1)
+                finish_blocks(running, 0)
             except BaseException:
                 self._stop_model()
                 for threads in (pool, readers):
@@ -255,17 +267,18 @@ class Executor:
                 raise
         return count
 
-    def _make_block(self, task: Task, inputs: Future[Any] | None = None) -> int:
-        """Makes a block and writes its files; returns its number. inputs: of `Stage.read`, if begun."""
+    def _make_block(self, task: Task, reading: Future[Any] | None = None) -> int:
+        """Makes a block and writes its files; returns its number. reading: its `Stage.read`, if begun."""
         folder, stage = task.step.folder, task.step.stage
         loaded = self._load_model(task.step)
-        block = stage.read(task.number) if inputs is None else inputs.result()
+        inputs = stage.read(task.number) if reading is None else reading.result()
         start = time.perf_counter()
-        rows = stage.work(loaded, block, task.missing)
-        seconds, peaks = time.perf_counter() - start, machine.peak_memory(self.device)
+        rows = stage.work(loaded, inputs, task.missing)
+        seconds = time.perf_counter() - start
         with self._mutex:
             # The description of a model is in the folder before its first rows.
-            for kind, facts in (stage.model.describe(loaded) if stage.model else {}).items():
+            descriptions = stage.model.describe(loaded) if stage.model else {}
+            for kind, facts in descriptions.items():
                 if (folder.path, kind) not in self._described:
                     folder.note_model(kind, *facts)
                     self._described.add((folder.path, kind))
@@ -274,13 +287,13 @@ class Executor:
             cost["blocks"] += 1
             cost["rows"] += max(map(len, rows.values()))
             cost["seconds"] = round(cost["seconds"] + seconds, 3)
-            cost["peak_memory"] = peaks  # it only grows
+            cost["peak_memory"] = machine.peak_memory(self.device)  # grows from block to block
         task.put(rows)
         return task.number
 
     # --- models and notes ------------------------------------------------------------------
     def _load_model(self, step: Step) -> Any:
-        """The loaded model of a step; the previous one is dropped first if a GPU is half full."""
+        """The loaded model of a step. The one before is dropped first if it leaves a GPU less than half."""
         model = step.stage.model
         if model is None:
             return None
@@ -289,12 +302,13 @@ class Executor:
         if self.device != "cpu" and model.place == "device":
             import torch
 
-            free = total = 1  # bytes; mps does not tell
+            is_full = True  # mps does not tell
             if self.device.startswith("cuda"):
                 torch.cuda.empty_cache()
-                free, total = torch.cuda.mem_get_info(self.device)
+                free, total = torch.cuda.mem_get_info(self.device)  # bytes
+                is_full = free < total / 2
                 torch.cuda.reset_peak_memory_stats(self.device)
-            if self.device == "mps" or free < total / 2:
+            if is_full:
                 self._release_model()
         self._note_usage()
         self._model, self._loaded, self._described = model, model.load(), set()

@@ -21,16 +21,11 @@ from nein.loading.errors import UserError
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a command. submitit pickles it, and calls it on a node.
+    """One run of a command on a node, where submitit calls this object."""
 
-    words  The words after `nein`.
-    typed  The words that the user typed, for the manifest.
-    share  "r/n": the job makes this share; "": all missing blocks and the report.
-    """
-
-    words: tuple[str, ...]
-    typed: tuple[str, ...]
-    share: str = ""
+    words: tuple[str, ...]  # the command line after `nein`
+    typed: tuple[str, ...]  # what the user typed instead, for the manifest
+    share: str = ""  # "r/n": the job makes this share; "": all missing blocks and the report
 
     def __call__(self) -> None:
         line = [sys.executable, "-m", "nein", *self.words]
@@ -54,14 +49,16 @@ class Job:
 
 
 def submit(
-    tasks: Sequence[Job], settings: Any, folder: Path, *, cluster: str = "slurm", after: str = ""
+    jobs: Sequence[Job], settings: Any, folder: Path, *, cluster: str = "slurm", after: str = ""
 ) -> list[Any]:
-    """Submits an array of jobs, one per task; returns submitit's jobs. Raises UserError if Slurm refuses.
+    """Submits jobs as one array; returns submitit's objects. Raises UserError if Slurm refuses.
 
-    settings  A `nein.config.groups.SlurmJobs`. folder: of scripts and logs.
-    after     The id of a job that has to end first, successful or not.
+    settings  A `nein.config.groups.SlurmJobs`.
+    folder    For scripts and logs.
+    cluster   submitit's name of a scheduler; "local": processes of this machine, for tests.
+    after     The id of a job that has to end first, successful or not; "": none.
     """
-    submitter = make_submitter(settings, folder, cluster)
+    submitter = make_submitter(settings, folder, cluster)  # explains a missing submitit
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
     try:
@@ -69,8 +66,7 @@ def submit(
             options = {**settings.options, "requeue": True, "dependency": f"afterany:{after}"}
             submitter.update_parameters(slurm_additional_parameters=options)
         with submitter.batch():
-            jobs = [submitter.submit(task) for task in tasks]
-        return jobs
+            return [submitter.submit(job) for job in jobs]
     except (FailedJobError, FailedSubmissionError) as error:
         lines = [line for line in str(error).splitlines() if "error" in line.lower()] or [str(error)]
         raise UserError(f"Slurm refuses the jobs ({lines[-1].strip()}).") from None
@@ -88,7 +84,7 @@ def make_submitter(settings: Any, folder: Path, cluster: str) -> Any:
         raise UserError("Slurm jobs need submitit: pip install -e '.[slurm]'.") from None
     if cluster == "slurm" and shutil.which("srun") is None:
         raise UserError("There is no Slurm here (no srun on PATH); run the command on a login node.")
-    submitter = submitit.AutoExecutor(folder, cluster=cluster, slurm_max_num_timeout=100)
+    submitter = submitit.AutoExecutor(folder, cluster=cluster, slurm_max_num_timeout=100)  # requeues
     resources = {"slurm_partition": settings.partition, "slurm_gres": settings.gres}
     submitter.update_parameters(
         name="nein",
@@ -111,6 +107,7 @@ def parse_minutes(text: str) -> int:
     parts = clock.split(":")
     if not all(part.isdigit() for part in [*parts, days or "0"]) or len(parts) > 3:
         raise UserError(f"--time is '{text}'; Slurm writes 4:00:00, 90 (minutes) or 1-12 (days and hours).")
-    units = (60.0, 1.0, 1 / 60) if dash or len(parts) == 3 else (1.0, 1 / 60)  # minutes of each part
-    total = 1440 * int(days or 0) + sum(int(part) * unit for part, unit in zip(parts, units, strict=False))
-    return max(1, math.ceil(total))
+    begins_with_hours = dash or len(parts) == 3
+    units = (60.0, 1.0, 1 / 60) if begins_with_hours else (1.0, 1 / 60)  # minutes in a unit of each part
+    minutes = sum(int(part) * unit for part, unit in zip(parts, units, strict=False))
+    return max(1, math.ceil(1440 * int(days or 0) + minutes))

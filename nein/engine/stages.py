@@ -21,26 +21,22 @@ Rows = Sequence[Any]  # dataclasses, or mappings
 # --- models ----------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Model:
-    """A model to be loaded once, for all stages and folders that give it the same name.
-
-    describe  Loaded model -> {kind: (fingerprint, description)}, noted in every folder that uses it.
-    place     Where it works: "device", "host" (functions of pixels and texts), or "remote" (an endpoint).
-    usage     Loaded model -> {kind: its usage since it was loaded}, for the manifest.
-    requests  If remote: how many blocks it makes at once; 0: as many as the command says.
-    """
+    """A model to be loaded once, for all stages and folders that give it the same name."""
 
     name: str
     load: Callable[[], Any]
+    # Loaded model -> {kind: (fingerprint, description)}, noted in every folder that uses it.
     describe: Callable[[Any], Mapping[str, tuple[str, Mapping[str, Any]]]]
-    place: str = "device"
+    place: str = "device"  # or "host" (a function of pixels and texts), or "remote" (an endpoint)
+    # Loaded model -> {kind: its usage since it was loaded}, for the manifest.
     usage: Callable[[Any], Mapping[str, Mapping[str, Any]]] = lambda loaded: {}
-    requests: int = 0
+    requests: int = 0  # if remote: how many blocks it makes at once; 0: as many as the command says
 
     @classmethod
     def one(
         cls, name: str, load: Callable[[], Any], place: str = "device", kind: str = "model", requests: int = 0
     ) -> Model:
-        """A model whose `load` returns one object, with a method `describe()` and maybe a `fingerprint`."""
+        """A model whose `load` returns one object with `describe()`, maybe `fingerprint` and `usage()`."""
         return cls(
             name,
             load,

@@ -25,7 +25,7 @@ def file_sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-_LARGE = 1 << 24  # bytes (16 MiB); of larger files two digests read less than the whole
+_LARGE = 1 << 24  # bytes (16 MiB); `content_digest` and `quick_digest` do not read larger files whole
 #: Suffixes of files in a model folder that can change its results; then those of pickled weights, too.
 _RESULT_SUFFIXES = (".safetensors", ".json", ".txt", ".model", ".jinja")
 _ALL_SUFFIXES = (*_RESULT_SUFFIXES, ".bin", ".pt", ".pth", ".ckpt")
@@ -77,9 +77,10 @@ def source_digest(thing: Any) -> str:
     thing = thing.func if isinstance(thing, partial) else thing
     definition = thing if inspect.isroutine(thing) or isinstance(thing, type) else type(thing)
     facts: Json = {"name": f"{definition.__module__}.{definition.__qualname__}"}
-    # A class that a notebook defines has no file; its methods have one.
-    members = vars(definition).values() if isinstance(definition, type) else ()
-    for candidate in (definition, *filter(inspect.isfunction, members)):
+    candidates = [definition]
+    if isinstance(definition, type):  # a class that a notebook defines has no file; its methods have one
+        candidates += filter(inspect.isfunction, vars(definition).values())
+    for candidate in candidates:
         try:
             lines, line_number = inspect.findsource(candidate)
         except (TypeError, OSError):

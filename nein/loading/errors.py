@@ -28,7 +28,7 @@ class UnavailableError(UserError):
     """A model that answers no request: the command ends, since no single sample is the cause."""
 
 
-# --- names that a user types ---
+# --- names that a user types -------------------------------------------------------------------
 def unknown(noun: str, name: str, allowed: Iterable[str], hint: str = "") -> UserError:
     """The error for a name that is not in a list: tells the closest name, all names, and a hint.
 
@@ -100,7 +100,8 @@ class Problems:
             return
         lines = [f"  {len(items)} x {kind}: {shortlist(items, 8)}" for kind, items in self._by_kind.items()]
         total = sum(len(items) for items in self._by_kind.values())
-        raise UserError("\n".join([f"{source} has {total} problem{'s' * (total > 1)}:", *lines]))
+        noun = "problem" if total == 1 else "problems"
+        raise UserError("\n".join([f"{source} has {total} {noun}:", *lines]))
 
 
 # --- an error in one line ----------------------------------------------------------------------
@@ -125,9 +126,10 @@ def reason(error: BaseException) -> str:
     user's own code, if the error passed through it."""
     error_class = type(error).__name__
     sentence = f"{error_class}: {first_line(error)}" if str(error).strip() else error_class
-    libraries = ("<", str(Path(os.__file__).parent))  # "<": frames without a file; the standard library
+    libraries = ("<", str(Path(os.__file__).parent))  # frames without a file ("<string>"); standard library
     for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):  # innermost first
-        file, is_ours = frame.f_code.co_filename, str(frame.f_globals.get("__name__")).startswith("nein.")
+        file = frame.f_code.co_filename
+        is_ours = str(frame.f_globals.get("__name__")).startswith("nein.")
         if not (is_ours or "site-packages" in file or file.startswith(libraries)):
             sentence += f" ({Path(file).name}:{line}, in {frame.f_code.co_name})"
             tracebacks.error("%s", sentence, exc_info=error)
@@ -152,8 +154,8 @@ def isolate(
     describe: Callable[[BaseException], Any] = reason,
     errors: tuple[type[BaseException], ...] = MODEL_ERRORS,
 ) -> list[Any]:
-    """The results of `work(items)`, one per item. If it raises one of `errors`, each item is tried alone, and
-    one that raises gets `describe(error)`. Out of memory and UnavailableError are raised again."""
+    """The results of `work(items)`, one per item. If it raises one of `errors`, each item is tried alone;
+    an item that raises has the result `describe(error)`. Out of memory and UnavailableError are raised."""
     if not items:
         return []
     try:

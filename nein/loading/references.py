@@ -32,10 +32,9 @@ class Reference(NamedTuple):
               "local"      a path, or the name of an existing file
               "hub"        owner/name[@revision]
               "name"       any other word: a row of a table, or unknown
-    name      If served, the model; of "plugin" and "attribute", the part after the colon; else the text, but
-              for the revision.
-    revision  If kind is "hub" or "name".
-    url       If served; None without one, "" for an unusable one.
+    name      "served": MODEL; "plugin", "attribute": the part after the colon; else the text, no revision.
+    revision  Of "hub" and "name"; None: the main branch.
+    url       Of "served"; None: the default server; "": not a usable address.
     """
 
     text: str
@@ -73,7 +72,7 @@ def parse_reference(reference: str) -> Reference:
         return Reference(reference, "embedded", reference)
     if colon and prefix == "plugin":
         return Reference(reference, "plugin", address)
-    if _ATTRIBUTE.fullmatch(reference) and prefix != "hub":
+    if _ATTRIBUTE.fullmatch(reference) and prefix != "hub":  # hub:NAME names data
         return Reference(reference, "attribute", reference.rpartition(":")[2])
     if reference.startswith((".", "~", "/")) or "\\" in reference or is_local(reference):
         return Reference(reference, "local", reference)
@@ -151,7 +150,8 @@ def hide_credentials(text: str) -> str:
 def check_credentials(value: Any) -> None:
     """Raises UserError if a text, or one in a list or dict, is an address with user, password or query."""
     if isinstance(value, (list, dict)):
-        for inner in value if isinstance(value, list) else value.values():
+        inner_values = value.values() if isinstance(value, dict) else value
+        for inner in inner_values:
             check_credentials(inner)
     elif isinstance(value, str) and hide_credentials(value) != value:
         raise UserError(
@@ -175,7 +175,7 @@ def locate_embedded(reference: str) -> str:
     """The folder of an installed package's model ("nano:clip"); other references are returned unchanged."""
     scheme, colon, name = reference.partition(":")
     points = _find_entry_points(scheme, tuple(sys.path)) if colon else ()
-    for point in points:
+    for point in points:  # the first one decides
         try:
             return str(point.load()(name))
         except (ValueError, FileNotFoundError) as error:
@@ -183,13 +183,13 @@ def locate_embedded(reference: str) -> str:
     return reference
 
 
-#: Entry points of packages with models: by `nano = "module:path"` the model `nano:NAME` is in `path(NAME)`.
+#: Group of entry points of packages with models: `nano = "module:path"` finds `nano:NAME` in `path(NAME)`.
 REFERENCES = "nein.references"
 
 
 @functools.lru_cache(maxsize=16)
 def _find_entry_points(scheme: str, path: tuple[str, ...]) -> tuple[metadata.EntryPoint, ...]:
-    """The entry points of "nano". Cached per `sys.path`: each search reads a file of every package."""
+    """The entry points named "nano". Cached per `sys.path`: each search reads a file of every package."""
     return tuple(metadata.entry_points(group=REFERENCES, name=scheme))
 
 
@@ -199,18 +199,12 @@ TEXTS = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken")
 
 
 class Need(NamedTuple):
-    """Files that a command must download.
+    """Files that a command must download."""
 
-    reference  OWNER/NAME of a repository on the hub; for kind "url" the address of a file.
-    revision   Commit, branch or tag (None: main branch); for kind "url" the beginning of the file's SHA-256.
-    kind       "model", "dataset" or "url".
-    files      `fnmatch` patterns of a repository's files (default: `TEXTS` and the weights).
-    """
-
-    reference: str
-    revision: str | None = None
-    kind: str = "model"
-    files: tuple[str, ...] = ()
+    reference: str  # OWNER/NAME of a repository on the hub; for kind "url" the address of a file
+    revision: str | None = None  # commit, branch or tag (None: main); of a "url" the start of its SHA-256
+    kind: str = "model"  # or "dataset", or "url"
+    files: tuple[str, ...] = ()  # `fnmatch` patterns in a repository; (): `TEXTS` and the weights
 
     def __str__(self) -> str:
         revision = f"@{self.revision}" if self.revision and self.kind != "url" else ""

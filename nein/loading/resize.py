@@ -18,8 +18,8 @@ def r64_size(width: int, height: int, resolution: int = 512) -> tuple[int, int]:
     the floor takes 64 pixels away (sides 98, 103, 107 become 448 at resolution 512). Raises UserError if a
     side would be 0.
     """
-    factor = resolution / max(width, height)
-    factor = math.ceil(min(width, height) * factor / 64) * 64 / min(width, height)  # short side n * 64
+    scale = resolution / max(width, height)
+    factor = math.ceil(min(width, height) * scale / 64) * 64 / min(width, height)  # short side n * 64
     size = int((width * factor) // 64) * 64, int((height * factor) // 64) * 64
     if 0 in size:
         least = 64 * max(width, height) // min(width, height) + 1

@@ -23,8 +23,8 @@ from nein.loading.references import check_credentials, hide_credentials
 AT_ONCE = 8  # requests in flight, by default
 
 # --- failures ----------------------------------------------------------------------------------------------
-#: Kinds of failure: no answer in time; a broken connection; a server that kept failing; a refused request; a
-#: withheld answer; a reply that is not of this API.
+#: Kinds of failure: no answer in time; a broken connection; a server that kept failing; a refused request; an
+#: answer withheld for its content; a reply that is not of this API.
 TIMEOUT, CONNECTION, SERVER = "timeout", "connection", "server error"
 REFUSED, WITHHELD, PROTOCOL = "refused", "withheld", "another protocol"
 # HTTP statuses.
@@ -34,7 +34,7 @@ UNKNOWN_PART = (400, 422)  # the server may not know a part of the request
 
 
 class NoAnswer(RuntimeError):
-    """A request without an answer, in spite of retries.
+    """A request without an answer, in spite of retries. status: of HTTP, for a refused request.
 
     kind         One of the kinds above, or of the caller's, by which failures are counted.
     silent       Whether other requests will probably fail, too: no answers at all, or every request refused.
@@ -48,10 +48,10 @@ class NoAnswer(RuntimeError):
     ) -> None:
         super().__init__(message)
         self.kind, self.named_parts = kind, named_parts
-        refused = status if kind == REFUSED else 0
-        self.silent = refused in UNUSABLE or kind not in (REFUSED, WITHHELD)
-        self.transient = refused in UNUSABLE or kind in (TIMEOUT, CONNECTION, SERVER)
-        self.of_a_part = refused in UNKNOWN_PART
+        refusal = status if kind == REFUSED else 0
+        self.silent = refusal in UNUSABLE or kind not in (REFUSED, WITHHELD)
+        self.transient = refusal in UNUSABLE or kind in (TIMEOUT, CONNECTION, SERVER)
+        self.of_a_part = refusal in UNKNOWN_PART
 
 
 # --- pace --------------------------------------------------------------------------------------------------
@@ -63,7 +63,8 @@ class Pace:
     """Limits the requests in flight of all threads; `stop` ends their waiting with CancelledError."""
 
     def __init__(self, limit: int = 1) -> None:
-        self._limit, self._seats = limit, threading.BoundedSemaphore(limit)
+        self._limit = limit
+        self._seats = threading.BoundedSemaphore(limit)
         self._stopped = threading.Event()
 
     @contextlib.contextmanager
@@ -94,7 +95,7 @@ class Pace:
                 results.put((item, None, error))
 
         begun = returned = 0  # numbers of items
-        while returned < len(items):
+        while returned < len(items):  # starts as many as the limit allows, then returns one
             for item in items[begun : returned + self._limit]:
                 # Daemons: an interrupted program waits for none of them.
                 threading.Thread(target=run, args=(item,), daemon=True, name="question").start()
@@ -102,7 +103,7 @@ class Pace:
             try:
                 item, result, error = results.get(timeout=0.2)
             except queue.Empty:
-                self.wait(0)
+                self.wait(0)  # raises after `stop`
                 continue
             if error is not None:
                 raise error
@@ -120,7 +121,7 @@ CONTENT_CODES = r"content_policy_violation|content_filter|invalid_prompt|moderat
 
 def find_host(address: str) -> str:
     """The domain in `KEYS` of an address; "" for a user's own server."""
-    host = f".{urlsplit(address).hostname or ''}"
+    host = f".{urlsplit(address).hostname or ''}"  # the dot: "ax.ai" is not in "x.ai"
     return next((domain for domain in KEYS if host.endswith(f".{domain}")), "")
 
 
@@ -155,14 +156,15 @@ class Service:
 
         check_credentials(url)
         self.address = url.rstrip("/")
-        self.hosted = find_host(self.address)
-        self._variable = KEYS.get(self.hosted, "OPENAI_API_KEY")
+        self.host = find_host(self.address)
+        self._variable = KEYS.get(self.host, "OPENAI_API_KEY")
         self._key = key or os.environ.get(self._variable, "")
         self.model = model
         self.concurrency, self.timeout, self.retries = concurrency, timeout, retries
-        self.pace, self._spending = Pace(concurrency), spending
+        self.pace = Pace(concurrency)
+        self._spending = spending
         self._usage: Counter[str] = Counter()
-        self._counting = threading.Lock()
+        self._usage_lock = threading.Lock()
         # Images go to no other host: a redirect counts as a refusal.
         http = openai.DefaultHttpxClient(follow_redirects=False, event_hooks={"request": [self._count_sent]})
         connection: dict[str, Any] = {"timeout": timeout, "max_retries": retries, "http_client": http}
@@ -172,9 +174,9 @@ class Service:
         """Raises UserError if nobody answers, the key is missing or refused, or the model is not listed."""
         import openai
 
-        if self.hosted and not self._key:
+        if self.host and not self._key:
             raise UserError(f"'{self.address}' needs a key; set {self._variable}.")
-        if self.hosted in ("anthropic.com", "azure.com"):  # other headers; no list of deployments
+        if self.host in ("anthropic.com", "azure.com"):  # other headers; no list of deployments
             return
         try:
             models = self.client.with_options(max_retries=0).models.list()
@@ -197,12 +199,13 @@ class Service:
 
     def usage(self) -> dict[str, Any]:
         """The counts so far: requests, `retries` among them, tokens by kind, and counts of callers."""
-        with self._counting:
+        with self._usage_lock:
             return dict(self._usage)
 
     def count(self, **numbers: int) -> None:
-        with self._counting:
-            self._usage.update({name: n for name, n in numbers.items() if n})
+        """Adds to the counts of `usage`; a count of 0 gets no entry."""
+        with self._usage_lock:
+            self._usage.update({name: number for name, number in numbers.items() if number})
 
     def stop(self) -> None:
         """Sends no further request or retry, and ends all waiting of `pace`."""
@@ -211,7 +214,7 @@ class Service:
 
     def send(self, path: str, body: Mapping[str, Any], *, image: bytes | None = None) -> Any:
         """Sends a request, with a PNG if given; returns the parsed reply. Raises NoAnswer and BudgetError."""
-        form: dict[str, Any] = {}  # of a request in parts
+        form: dict[str, Any] = {}  # of a multipart request
         if image is not None:
             form["files"] = [("image", ("image.png", image, "image/png"))]
             form["options"] = {"headers": {"Content-Type": "multipart/form-data"}}
@@ -227,34 +230,34 @@ class Service:
         """The parsed reply to a request. Raises NoAnswer."""
         import openai
 
-        attempts = f"the endpoint gave no answer after {self.retries + 1} attempts"
+        failed = f"the endpoint gave no answer after {self.retries + 1} attempts"
         try:
             return json.loads(self.client.post(path, cast_to=str, **options))
         except ValueError:
             raise NoAnswer("the reply is not JSON; the address is of another kind of server") from None
         except openai.APITimeoutError:
-            raise NoAnswer(f"{attempts}: no answer within {self.timeout:g} s", TIMEOUT) from None
+            raise NoAnswer(f"{failed}: no answer within {self.timeout:g} s", TIMEOUT) from None
         except openai.APIConnectionError as error:
-            raise NoAnswer(f"{attempts}: the connection failed ({_cause(error)})", CONNECTION) from None
+            raise NoAnswer(f"{failed}: the connection failed ({_cause(error)})", CONNECTION) from None
         except openai.APIStatusError as error:
             if error.status_code in RETRIED or error.status_code >= 500:
-                raise NoAnswer(f"{attempts}: HTTP {error.status_code}", SERVER) from None
+                raise NoAnswer(f"{failed}: HTTP {error.status_code}", SERVER) from None
             raise self._explain_refusal(error) from None
 
     def _explain_refusal(self, error: Any) -> NoAnswer:
         """The failure for an `openai.APIStatusError` of a redirect or a refusal."""
         status, reply = error.status_code, error.response.text
-        if status < 400:
+        if status < 400:  # a redirect
             target = hide_credentials(error.response.headers.get("location", ""))
-            sent_on = f"'{self.address}' sends requests on to '{target}', where nothing is sent"
-            return NoAnswer(f"{sent_on}; give that address", REFUSED, status=status)
-        message = f"HTTP {status} {self.quote(reply)}"
+            redirect = f"'{self.address}' sends requests on to '{target}', where nothing is sent"
+            return NoAnswer(f"{redirect}; give that address", REFUSED, status=status)
+        quoted = f"HTTP {status} {self.quote(reply)}"
         if re.search(CONTENT_CODES, reply):
-            return NoAnswer(f"the endpoint withheld an answer: {message}", WITHHELD)
+            return NoAnswer(f"the endpoint withheld an answer: {quoted}", WITHHELD)
         parts = [error.param] if error.param else []
         parts += re.findall(r"['\"`](\w+)['\"`]", str(error.body))  # words in quotes
-        message = f"the endpoint refused the request: {message}"
-        return NoAnswer(message, REFUSED, status=status, named_parts=parts)
+        refusal = f"the endpoint refused the request: {quoted}"
+        return NoAnswer(refusal, REFUSED, status=status, named_parts=parts)
 
     def quote(self, reply: str) -> str:
         """The beginning of a server's reply on one line, without credentials that it may repeat."""
@@ -276,7 +279,7 @@ def encode_png(image: Any) -> bytes:
     from PIL import Image
 
     buffer = io.BytesIO()
-    Image.fromarray(image).save(buffer, format="PNG", compress_level=1)  # 6 takes longer than to decode
+    Image.fromarray(image).save(buffer, format="PNG", compress_level=1)  # 6, the default, is slow
     return buffer.getvalue()
 
 
@@ -298,15 +301,15 @@ def count_tokens(usage: Any) -> dict[str, int]:
     if not isinstance(usage, dict):
         return {}
     counts: dict[str, Any] = {}
-    for total, chat_total, part, image in (
+    for kind, chat_name, part, image_kind in (
         ("input_tokens", "prompt_tokens", "cached_tokens", "image_tokens"),
         ("output_tokens", "completion_tokens", "reasoning_tokens", "output_image_tokens"),
     ):
-        details = usage.get(f"{total}_details") or usage.get(f"{chat_total}_details") or {}
-        counts[total] = usage.get(total, usage.get(chat_total))
+        details = usage.get(f"{kind}_details") or usage.get(f"{chat_name}_details") or {}
+        counts[kind] = usage.get(kind, usage.get(chat_name))
         counts[part] = details.get(part)
-        counts[image] = details.get("image_tokens")
-    return {name: count for name, count in counts.items() if isinstance(count, int) and count > 0}
+        counts[image_kind] = details.get("image_tokens")
+    return {kind: count for kind, count in counts.items() if isinstance(count, int) and count > 0}
 
 
 #: Our kinds of tokens -> those of the package genai-prices.
@@ -316,13 +319,14 @@ TOKENS |= {"cached_tokens": "cache_read_tokens", "image_tokens": "input_image_to
 
 def compute_price(model: str, usage: Mapping[str, int], address: str = "") -> Decimal | None:
     """Dollars for tokens by kind, at the address's provider or else the model's own; None if unknown."""
-    if (price := _find_price(model, address)) is None:
+    if (to_dollars := _find_price(model, address)) is None:
         return None
     counts = {theirs: usage[ours] for ours, theirs in TOKENS.items() if usage.get(ours)}
     try:
-        return price(counts)
-    except ValueError:  # a token of two kinds (cached, image): all are priced as plain tokens
-        return price({name: counts[name] for name in ("input_tokens", "output_tokens") if name in counts})
+        return to_dollars(counts)
+    except ValueError:  # a token is of two kinds (cached, image): all are priced as plain tokens
+        plain = {kind: counts[kind] for kind in ("input_tokens", "output_tokens") if kind in counts}
+        return to_dollars(plain)
 
 
 @functools.lru_cache(maxsize=64)
@@ -332,7 +336,7 @@ def _find_price(model: str, address: str) -> Callable[[Mapping[str, int]], Decim
         from genai_prices import Usage, calc_price
     except ImportError:  # it needs Python 3.11
         return None
-    queries: tuple[dict[str, Any], ...] = ({"provider_api_url": address}, {})
+    queries: tuple[dict[str, Any], ...] = ({"provider_api_url": address}, {})  # {}: by the model's name alone
     for query in queries:
         with contextlib.suppress(LookupError):  # raised for an unknown provider or model
             calc_price(Usage(input_tokens=1), model, **query)

@@ -1,4 +1,5 @@
-"""Checks that weights and tokenizers fit a model, and reads checkpoints without running their code."""
+"""Loading weights: dtypes and alignment; checks that weights and tokenizers fit a model; and reading
+checkpoints without running their code."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from nein.loading.errors import UserError, choose, message, reason
 if TYPE_CHECKING:
     import torch
 
+# --- dtypes and alignment ------------------------------------------------------------------------
 DTYPES = ("float32", "bfloat16", "float16")  # names of dtypes; each is an attribute of torch
 ALIGNMENT = 64  # bytes, as PyTorch aligns what it allocates itself
 
@@ -25,14 +27,15 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 def align(module: Any) -> Any:
-    """Moves the CPU weights of a torch module to multiples of `ALIGNMENT`; returns the module. A weight of a
-    memory-mapped file may begin anywhere, and the last bits of MKL's products depend on that."""
+    """Moves the CPU weights of a torch module to multiples of `ALIGNMENT`; returns the module. Memory-mapped
+    weights may start at any address, and MKL rounds differently by alignment: last bits would vary."""
     for weight in (*module.parameters(), *module.buffers()):
         if weight.device.type == "cpu" and weight.data_ptr() % ALIGNMENT:
             weight.data = weight.data.clone()
     return module
 
 
+# --- checks of weights and tokenizers ------------------------------------------------------------
 def check_loaded(cls: Any, info: Mapping[str, Any], source: str) -> None:
     """Raises UserError for weights that a model lacks, which the library would draw at random, and for LoRA
     weights that it ignores.
@@ -56,7 +59,7 @@ def check_loaded(cls: Any, info: Mapping[str, Any], source: str) -> None:
 
 
 PROBE = "a photo of a dog and no cat"  # a text for trying tokenizers
-MIN_USED_ROWS = 0.9  # of an embedding, share of its rows with a word; the others pad it to a round number
+MIN_USED_ROWS = 0.9  # least share of embedding rows that have a token; the rest pads up to a round size
 
 
 def check_tokenizer(tokenizer: Any, config: Any, source: str) -> None:
@@ -78,7 +81,7 @@ def check_tokenizer(tokenizer: Any, config: Any, source: str) -> None:
     try:
         ids = tokenizer(PROBE)["input_ids"]
         words = tokenizer(PROBE, add_special_tokens=False)["input_ids"]
-    except Exception as error:  # the library of tokenizers has no class of its own
+    except Exception as error:  # the package tokenizers raises plain Exception
         raise UserError(f"{name} cannot read '{PROBE}' ({reason(error)}); {advice}.") from error
     if max(ids) >= rows:
         word = tokenizer.convert_ids_to_tokens(max(ids))
@@ -117,45 +120,52 @@ class _Inert:
         self.__dict__.update(state if isinstance(state, dict) else {"state": state})
 
 
-def _stand_in(name: str) -> type:
-    """The class to build instead of a named one: a plain dict or list, which the file fills, or `_Inert`."""
+class _InertDict(_Inert):  # `_Inert` has no __setitem__, which a pickle calls to fill a mapping
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        return {}
+
+
+class _InertList(_Inert):  # for its `append`
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        return []
+
+
+def _choose_stand_in(name: str) -> type:
+    """The class to build instead of a named one ("collections.OrderedDict", "module.MyDict", ...)."""
     if name.endswith(("dict", "Dict")):
-        return type("_Dictionary", (_Inert,), {"__new__": lambda cls, *args, **kwargs: {}})
-    if name == "collections.deque":
-        return type("_List", (_Inert,), {"__new__": lambda cls, *args, **kwargs: []})
-    return _Inert
+        return _InertDict
+    return _InertList if name == "collections.deque" else _Inert
 
 
 def read_checkpoint(
     file: Path, *, inert: bool = False, advice: str = "use a copy with safetensors"
 ) -> tuple[Any, list[str]]:
-    """(content, names of replaced classes) of a .safetensors file or of a pickle, of which only tensors and
+    """(content, names of replaced classes) of a .safetensors file or a pickle. Of a pickle only tensors and
     plain containers are built, and nothing runs. Raises UserError.
 
-    inert   Replace objects of other classes by `_Inert` ones; else such a file is refused.
+    inert   Replace objects of other classes by `_Inert` ones; else a pickle with such objects is refused.
     advice  What the user can do about a refused file, for the message.
     """
     import torch
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    names: list[str] = []
+    names: list[str] = []  # of classes to replace
     try:
         if file.suffix == ".safetensors":
             return load_file(file), names
-        zipped = zipfile.is_zipfile(file)
-        if inert and zipped:
+        is_zip = zipfile.is_zipfile(file)  # of torch 1.6 or later, which alone can list the classes
+        if inert and is_zip:
             names = sorted(torch.serialization.get_unsafe_globals_in_checkpoint(str(file)))
-        with torch.serialization.safe_globals([(_stand_in(name), name) for name in names]):
-            return torch.load(file, "cpu", weights_only=True, mmap=zipped or None), names
+        with torch.serialization.safe_globals([(_choose_stand_in(name), name) for name in names]):
+            return torch.load(file, "cpu", weights_only=True, mmap=is_zip or None), names
     except pickle.UnpicklingError as error:
-        problem = "is a pickle that holds more than tensors and could run code when read"
-        if inert and not zipped:
-            advice = "where you trust it, save its state dict with torch 1.6 or later"
-        elif inert:
-            problem = f"cannot be read without running code from it ({message(error)})"
-            advice = "do not use it"
-        raise UserError(f"'{file}' {problem}; {advice}") from None
+        if inert and is_zip:
+            problem = f"cannot be read without running code from it ({message(error)}); do not use it"
+        else:
+            problem = "is a pickle that holds more than tensors and could run code when read; "
+            problem += "where you trust it, save its state dict with torch 1.6 or later" if inert else advice
+        raise UserError(f"'{file}' {problem}") from None
     except (OSError, RuntimeError, ValueError, EOFError, KeyError, SafetensorError) as error:
         raise UserError(
             f"cannot read '{file}' ({type(error).__name__}: {message(error)}); fetch it again"
