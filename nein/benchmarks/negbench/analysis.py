@@ -1,11 +1,7 @@
 """`nein negbench analyse`: measures how well text encoders separate affirmed and negated templates.
 
-OUT: table.md, figures.csv, report.html and measures.png with every measure of `MEASURES`; sentences.csv;
-coordinates.csv, pca.png and pca-all.png, like figures 6 and 9 of the paper.
-
-The paper prints five templates of each group (Alhamoud et al., CVPR 2025, appendix); they come first and are
-marked (`PUBLISHED`). The rest is written here in the same spirit: the k-th negated template denies what the
-k-th affirmed one says. {A}, {B}: object with article; {a}, {b}: without, after "no"."""
+In OUT: table.md, figures.csv, report.html and measures.png with every measure of `MEASURES`; sentences.csv;
+coordinates.csv, pca.png and pca-all.png, like figures 6 and 9 of the paper (Alhamoud et al., CVPR 2025)."""
 
 from __future__ import annotations
 
@@ -33,15 +29,14 @@ from nein.reporting.page import Page, Section
 from nein.reporting.tables import Column, Row, Table
 from nein.wording.families import indefinite
 
-# --- templates --------------------------------------------------------------------------------------
+# --- templates: {A}, {B}: objects with their article; {a}, {b}: without, after "no" -----------------
 
 AFFIRMED, DENIED, TWO, HYBRID, NEITHER = "affirmed", "denied", "two", "hybrid", "neither"
 GROUPS = (AFFIRMED, DENIED, TWO, HYBRID, NEITHER)
 TITLES = dict(zip(GROUPS, ("A", "not A", "A and B", "A, not B", "neither A nor B"), strict=True))
-#: The first so many of every group are the paper's.
-PUBLISHED = 5
+PUBLISHED = 5  # the first templates of each group, which the paper prints (appendix)
 
-#: Sentences about one object: affirmed, denied.
+#: (affirmed, denied) templates about one object: the second denies what the first says.
 _ONE = (
     ("This image includes {A}", "This image does not include {A}"),
     ("{A} is present in this image", "{A} is not present in this image"),
@@ -69,7 +64,7 @@ _ONE = (
     ("The scene includes {A}", "The scene excludes {A}"),
 )
 
-#: Sentences about two objects: both there, the first alone, neither. Separated by "|" or a line's end.
+#: Templates about two objects, between bars and line ends: both there, the first alone, neither.
 _BOTH = """
 This image includes {A} and {B} | {A} and {B} are present in this image
 This image shows {A} and {B} | {A} and {B} are depicted in this image
@@ -108,7 +103,7 @@ Neither {A} nor {B} is shown in this image | Neither {A} nor {B} is part of this
 Neither {A} nor {B} is found in this image | Neither {A} nor {B} is in the picture
 The picture shows neither {A} nor {B} | This photo contains no {a} and no {b}
 The scene includes neither {A} nor {B} | This image lacks both {A} and {B}"""
-TEMPLATES: dict[str, tuple[str, ...]] = {
+TEMPLATES: dict[str, tuple[str, ...]] = {  # group -> its templates
     AFFIRMED: tuple(yes for yes, _ in _ONE),
     DENIED: tuple(no for _, no in _ONE),
     TWO: tuple(re.split(r" \| |\n", _BOTH.strip())),
@@ -117,8 +112,10 @@ TEMPLATES: dict[str, tuple[str, ...]] = {
 }
 
 #: Pairs of objects that occur in COCO and in the miniature world.
-_PAIRS = "dog/cat car/bicycle cup/chair boat/airplane person/umbrella apple/banana laptop/clock bird/sheep"
-PAIRS: list[tuple[str, str]] = [(a, b) for a, _, b in (pair.partition("/") for pair in _PAIRS.split())]
+PAIRS = [
+    ("dog", "cat"), ("car", "bicycle"), ("cup", "chair"), ("boat", "airplane"),
+    ("person", "umbrella"), ("apple", "banana"), ("laptop", "clock"), ("bird", "sheep"),
+]  # fmt: skip
 
 
 class Sentence(NamedTuple):
@@ -136,20 +133,22 @@ def fill(template: str, a: str, b: str) -> str:
 
 def make_sentences(pair: tuple[str, str]) -> list[Sentence]:
     """Every template, about the pair's objects in both orders: 2 x 119 sentences."""
-    return [
-        Sentence(fill(template, *(pair if first else pair[::-1])), group, index, first)
-        for group in GROUPS
-        for first in (True, False)
-        for index, template in enumerate(TEMPLATES[group])
-    ]
+    one, other = pair
+    sentences = []
+    for group in GROUPS:
+        for a, b in ((one, other), (other, one)):
+            for index, template in enumerate(TEMPLATES[group]):
+                sentences.append(Sentence(fill(template, a, b), group, index, first=a == one))
+    return sentences
 
 
 # --- measures ---------------------------------------------------------------------------------------
 
-#: Name -> (title, its value for an encoder without structure, or None). 1 / 95: of 96 points, 2 levels.
+_ETA = 1 / 95  # the mean eta squared of a factor with 2 levels in 96 random points
+#: Name -> (title, its value for an encoder without structure; None: it has none).
 MEASURES: dict[str, tuple[str, float | None]] = {
-    "object": ("variance between objects", 1 / 95),
-    "negation": ("variance between polarities", 1 / 95),
+    "object": ("variance between objects", _ETA),
+    "negation": ("variance between polarities", _ETA),
     "object_held_out": ("object told apart", 0.5),
     "negation_held_out": ("polarity told apart", 0.5),
     "collapse_affirmed": ("mean cosine, affirmed", None),
@@ -163,15 +162,14 @@ MEASURES: dict[str, tuple[str, float | None]] = {
 
 
 def measure(features: np.ndarray) -> dict[str, float]:
-    """Every measure of `MEASURES`, of the features (N, D) of `make_sentences`, which need no unit length."""
+    """Every measure of `MEASURES`. features: (N, D) of `make_sentences`, of any length."""
     ends = np.cumsum([2 * len(TEMPLATES[group]) for group in GROUPS])  # where each group's rows end
     parts = np.split(normalise(features), ends[:-1])
-    # (2 objects, templates, D) unit rows per group
-    by_group = {group: x.reshape(2, -1, x.shape[1]) for group, x in zip(GROUPS, parts, strict=True)}
-    affirmed, denied, two = by_group[AFFIRMED], by_group[DENIED], by_group[TWO]
+    # (2 orders of the objects, templates, D) unit rows each
+    affirmed, denied, two, hybrid, neither = (x.reshape(2, -1, x.shape[1]) for x in parts)
     design = np.stack([affirmed, denied], axis=1)  # (object, polarity, template, D)
     by_polarity = design.swapaxes(0, 1)  # (polarity, object, template, D)
-    neither = by_group[NEITHER][:, : two.shape[1]]  # as many templates as "two"
+    neither = neither[:, : two.shape[1]]  # as many templates as "two"
     two_and_neither = np.stack([two.mean(0), neither.mean(0)])  # (2, templates, D)
     return {
         "object": _eta_squared(design, 0),
@@ -183,14 +181,14 @@ def measure(features: np.ndarray) -> dict[str, float]:
         "twin_negation": float((affirmed * denied).sum(-1).mean()),
         "twin_object": float((affirmed[0] * affirmed[1]).sum(-1).mean()),
         "denied_object_held_out": _leave_one_out(denied[:, None]),
-        "hybrid_held_out": _leave_one_out(by_group[HYBRID][:, None]),
+        "hybrid_held_out": _leave_one_out(hybrid[:, None]),
         "neither_held_out": _leave_one_out(two_and_neither[:, None]),
     }
 
 
 def find_components(features: np.ndarray) -> np.ndarray:
     """(N, 2) principal components of unit features; the largest coordinate of each by size is positive."""
-    x = normalise(features)
+    x = normalise(features)  # (N, D)
     left_vectors, values, _ = np.linalg.svd(x - x.mean(0), full_matrices=False)
     coordinates = left_vectors[:, :2] * values[:2]
     largest = coordinates[np.abs(coordinates).argmax(0), np.arange(2)]
@@ -221,8 +219,8 @@ def _leave_one_out(classes: np.ndarray) -> float:
         differences = held_out[:, :, None] - centroids[None, None]  # (2, variants, 2 centroids, D)
         distances = (differences**2).sum(-1)  # (2, variants, 2 centroids)
         for truth in (0, 1):
-            gap = distances[truth, :, 1 - truth] - distances[truth, :, truth]
-            right += float((gap > 1e-12).sum() + 0.5 * (np.abs(gap) <= 1e-12).sum())
+            margin = distances[truth, :, 1 - truth] - distances[truth, :, truth]  # (variants,)
+            right += float((margin > 1e-12).sum() + 0.5 * (np.abs(margin) <= 1e-12).sum())
     return right / (2 * variants * count)
 
 
@@ -235,13 +233,13 @@ def _mean_cosine(group: np.ndarray) -> float:
 
 # --- table and plots --------------------------------------------------------------------------------
 
-CHANCE = "without structure"  # the name of this encoder in the column "model"
+CHANCE = "without structure"  # in the column "model": rows of an encoder without structure
 COLORS = dict(zip(GROUPS, (plots.BLUE, plots.RED, "#0891b2", plots.VIOLET, "#be123c"), strict=True))
-_TITLES = {name: title for name, (title, _) in MEASURES.items()}
+_MEASURE_TITLES = {name: title for name, (title, _) in MEASURES.items()}
 
 
 def _show_value(figures: Sequence[Figure]) -> str:
-    """An estimate with three digits, chance with two and no interval."""
+    """How the table shows an estimate: three digits; chance: two, and no interval."""
     if figures[0]["model"] == CHANCE:
         return tables.value(2)(figures)
     return tables.estimate("reach", 3)(figures)
@@ -250,9 +248,9 @@ def _show_value(figures: Sequence[Figure]) -> str:
 MEASURED = Table(
     "measures",
     "What text encoders separate",
-    (Row("metric", "", _TITLES),),
+    (Row("metric", "", _MEASURE_TITLES),),
     (Column(by="model", show=_show_value),),
-    {},
+    {},  # all estimates
 )
 DOTS = plots.plot(
     "measures",
@@ -262,7 +260,7 @@ DOTS = plots.plot(
     place=("model",),
     series="benchmark",
     panel=("metric",),
-    names=_TITLES,
+    names=_MEASURE_TITLES,
     axis="share or cosine",
     limits=None,
     dots=True,
@@ -280,10 +278,10 @@ def scatter(figures: pd.DataFrame, *, points: pd.DataFrame) -> plots.Canvas:
     `figures`, the argument of every plot, is not used."""
     canvas, panels = plots.panels([*points["model"].unique()], 2.8, shared=False)
     for panel, (_, model_rows) in zip(panels, points.groupby("model", sort=False), strict=True):
-        for number, (first, rows) in enumerate(model_rows.groupby("first", sort=False)):
+        for (first, rows), marker in zip(model_rows.groupby("first", sort=False), "o^", strict=True):
             for group, part in rows.groupby("group", sort=False):
-                look: Any = {"color": COLORS[str(group)], "label": f"{TITLES[str(group)]}, {first}"}
-                look |= {"s": 14, "marker": "o^sD"[number], "alpha": 0.75, "linewidths": 0}
+                look: Any = {"s": 14, "marker": marker, "alpha": 0.75, "linewidths": 0}
+                look |= {"color": COLORS[str(group)], "label": f"{TITLES[str(group)]}, {first}"}
                 panel.scatter(part["x"], part["y"], **look)
         panel.set(xticks=[], yticks=[])
     return plots.add_labels(canvas, "component 1", "component 2")
@@ -292,16 +290,16 @@ def scatter(figures: pd.DataFrame, *, points: pd.DataFrame) -> plots.Canvas:
 # --- command ----------------------------------------------------------------------------------------
 def run(options: AnalyseConfig) -> None:
     """The command. Raises UserError or MetricError."""
-    pairs, out = options.pairs() or PAIRS, options.out
-    encoders = _label_models(list(dict.fromkeys(options.model)))
-    atomic.make_folder(out)
+    pairs = options.pairs() or PAIRS
+    encoders = _label_models(list(dict.fromkeys(options.model)))  # label -> reference
+    out = atomic.make_folder(options.out)
     device = machine.Processes().device(options.device)
     # On a CPU a result does not depend on the number of cores.
     machine.set_threads(1 if device == "cpu" else options.threads or 0)
 
     # Every model's measures, and the components of the first pair's sentences.
     sets = [make_sentences(pair) for pair in pairs]
-    texts = list(dict.fromkeys(sentence.text for group in sets for sentence in group))
+    texts = list(dict.fromkeys(sentence.text for sentences in sets for sentence in sentences))
     rows, coordinates = list[Json](), list[Json]()
     for label, reference in encoders.items():
         encoder = metrics.load_dual(reference, device=device, batch_size=32)
@@ -309,22 +307,25 @@ def run(options: AnalyseConfig) -> None:
         for text, feature in encoded.items():
             if not np.isfinite(feature).all():
                 raise UserError(f"'{label}' cannot encode the sentence '{text}': its feature is not finite.")
-        features = [np.stack([encoded[s.text] for s in group]) for group in sets]  # (sentences, D) per pair
+        features = [np.stack([encoded[s.text] for s in sentences]) for sentences in sets]  # (N, D) per pair
         rows += _estimate_measures([measure(pair_features) for pair_features in features], pairs, label)
         for key, _, groups in PLOTS:
             indices = [index for index, s in enumerate(sets[0]) if s.group in groups]
             for index, (x, y) in zip(indices, find_components(features[0][indices]).tolist(), strict=True):
-                text, group, template, first = sets[0][index]
-                entries = {"plot": key, "model": label, "group": group, "template": template}
-                first_name = f"A = {pairs[0][not first]}"
-                coordinates.append({**entries, "first": first_name, "sentence": text, "x": x, "y": y})
+                sentence = sets[0][index]
+                first_name = f"A = {pairs[0][0] if sentence.first else pairs[0][1]}"
+                entries = {"plot": key, "model": label, "group": sentence.group}
+                entries |= {"template": sentence.template, "first": first_name, "sentence": sentence.text}
+                coordinates.append({**entries, "x": x, "y": y})
 
     # coordinates.csv and sentences.csv.
     points = pd.DataFrame(coordinates).round(6)
-    parts = [pd.DataFrame(group).assign(pair="/".join(pair)) for pair, group in zip(pairs, sets, strict=True)]
-    sentences = pd.concat(parts).reindex(columns=["pair", *Sentence._fields])
-    sentences["published"] = sentences["template"] < PUBLISHED
-    for name, table in (("coordinates", points), ("sentences", sentences)):
+    parts = []  # the sentences of each pair
+    for pair, sentences in zip(pairs, sets, strict=True):
+        parts.append(pd.DataFrame(sentences).assign(pair="/".join(pair)))
+    listing = pd.concat(parts).reindex(columns=["pair", *Sentence._fields])
+    listing["published"] = listing["template"] < PUBLISHED
+    for name, table in (("coordinates", points), ("sentences", listing)):
         atomic.write_text(out / f"{name}.csv", table.to_csv(index=False, lineterminator="\n"))
 
     # figures.csv, tables, plots and page.
@@ -345,12 +346,12 @@ def run(options: AnalyseConfig) -> None:
     sections = [Section("measures", "Measures", [MEASURED], [DOTS, *component_plots])]
     page = Page("Templates: what text encoders separate", notes=[note], sections=sections)
     written = pages.write(out, figures, page, ("md", "csv", "plots", "html"))
-    last = pages.list_files(out, written, 0)
-    print(pages.format_headline(figures, [MEASURED], [note], last), end="")
+    files = pages.list_files(out, written, 0)
+    print(pages.format_headline(figures, [MEASURED], [note], files), end="")
 
 
 def _label_models(names: Sequence[str]) -> dict[str, str]:
-    """Label of a model, as short as it is unique -> reference."""
+    """Label -> reference of each model; the label is short, or the name given if two would be equal."""
     short, references = list[str](), list[str]()
     for name in names:
         if name.startswith("sentence:"):
@@ -372,7 +373,6 @@ def _estimate_measures(
     for metric in MEASURES:
         estimate = statistics.mean([value[metric] for value in values], clusters)
         if estimate is not None and estimate.low is not None and estimate.high is not None:
-            least = -1.0 if metric.startswith(("collapse", "twin")) else 0.0  # cosines; others are shares
-            low, high = max(least, estimate.low), min(1.0, estimate.high)
-            estimate = replace(estimate, low=low, high=high)
+            least = -1.0 if metric.startswith(("collapse", "twin")) else 0.0  # of cosines, and of shares
+            estimate = replace(estimate, low=max(least, estimate.low), high=min(1.0, estimate.high))
         yield frames.figure(estimate, unit="", model=model, metric=metric)

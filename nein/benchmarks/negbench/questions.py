@@ -1,5 +1,5 @@
 """The stages that put NegBench's questions to a model: `Asking` a generative model, `Matching` each option
-with its image, and `FileAnswers` from a log; then their export, and the questions of the baselines.
+with its image, and `FileAnswers` from a log; then the questions for other harnesses, and for the baselines.
 
 A generative model is shown the image with all options and answers with a letter, as the paper asks LLaVA
 (appendix A; its wording is not published). Order of options and ties: `protocol` in docs/reference/quirks.md.
@@ -74,25 +74,30 @@ class LoadedQuestion(NamedTuple):
 
 class Questions(Stage):
     """Puts the questions of a task to a model; subclasses define `answer`. Rows: id, entries of `answer`,
-    reason, failed (`MODEL_FAILED`: asked again next time; `IMAGE_FAILED`: once the image changes)."""
+    reason (why there is no answer), failed:
+
+    MODEL_FAILED  The next command asks again.
+    IMAGE_FAILED  A command asks again once the image file has changed."""
 
     empty: Row  # the entries of a question without an answer
 
     def __init__(
         self, output: str, task: ChoiceTask, blocks: Blocks, *, config: EvalConfig, model: Model | None
     ) -> None:
-        self.name, self.outputs, self.task, self.blocks = output, (output,), task, blocks
+        self.name, self.outputs = output, (output,)
+        self.task, self.blocks = task, blocks
         self.config, self.model = config, model
 
     def answer(self, model: Any, block: Sequence[LoadedQuestion]) -> Iterable[Row]:
-        """A row without id for each question; all images are readable."""
+        """A row without id for each question of `block`, whose images are all readable."""
         raise NotImplementedError
 
     def read(self, number: int) -> list[LoadedQuestion]:
         block = []
         for index in self.blocks.members(number):
             question = self.task.questions[index]
-            images = {name: read_image(self.task.media, name) for name in dict.fromkeys(question.images)}
+            names = dict.fromkeys(question.images)  # options may share an image
+            images = {name: read_image(self.task.media, name) for name in names}
             problems = [image for image in images.values() if isinstance(image, str)]
             block.append(LoadedQuestion(question, images, problems[0] if problems else ""))
         return block
@@ -102,11 +107,8 @@ class Questions(Stage):
         answers = iter(self.answer(model, usable) if usable else ())
         rows = []
         for item in block:
-            if item.problem:
-                row = {**self.empty, "reason": f"{UNUSABLE}{item.problem}", "failed": IMAGE_FAILED}
-            else:
-                row = next(answers)
-            rows.append({"id": item.question.id, **row})
+            unusable = {**self.empty, "reason": f"{UNUSABLE}{item.problem}", "failed": IMAGE_FAILED}
+            rows.append({"id": item.question.id, **(unusable if item.problem else next(answers))})
         return {self.name: rows}
 
     def is_valid(self, output: str, number: int, rows: list[Row]) -> bool:
@@ -127,13 +129,14 @@ class Asking(Questions):
 
     def answer(self, model: Any, block: Sequence[LoadedQuestion]) -> list[Row]:
         orders = [order_options(item.question, self.config.seed, self.config.protocol) for item in block]
-        texts_shown, prompts = list[list[str]](), list[list[ChoiceQuestion]]()
+        texts_shown: list[list[str]] = []  # per question: its options in the order shown
+        prompts: list[list[ChoiceQuestion]] = []
         for item, order in zip(block, orders, strict=True):
-            texts, asked = [item.question.texts[k] for k in order], item.question.asked
+            texts = [item.question.texts[k] for k in order]
             if self._answers_in_words(texts):
-                prompt = write_yes_no_prompt(asked)
+                prompt = write_yes_no_prompt(item.question.asked)
             else:
-                prompt = write_prompt(self.config.prompt, asked or CAPTION_QUESTION, texts)
+                prompt = write_prompt(self.config.prompt, item.question.asked or CAPTION_QUESTION, texts)
             texts_shown.append(texts)
             prompts.append([ChoiceQuestion(prompt, len(texts))])
         images = [item.images[item.question.image] for item in block]  # (H, W, 3) uint8 each
@@ -156,8 +159,8 @@ class Asking(Questions):
             return reply.likeliest, "" if reply.likeliest else why
         answer = reply.text or ""
         if self._answers_in_words(texts):
-            by_release = self.config.protocol == "paper" and "beaf" in self.task.name
-            is_yes = read_beaf(answer) if by_release else parse_yes_no(answer)
+            as_released = self.config.protocol == "paper" and "beaf" in self.task.name
+            is_yes = read_beaf(answer) if as_released else parse_yes_no(answer)
             if is_yes is None:
                 return None, "the answer is neither yes nor no"
             return LETTERS[texts.index(YES if is_yes else NO)], ""
@@ -202,12 +205,13 @@ class Matching(Questions):
                 images.append(image)
                 texts.append([o.text for o in question.options if question.get_image(o) == name])
         matches = iter(model.match(images, texts))  # per image: the scores of its texts
-        scores = []
+        block_scores = []
         for question, image_of, _ in block:
-            scores_of = {name: iter(next(matches)) for name in image_of}
-            # Each option takes the next score of its image.
-            scores.append(np.array([next(scores_of[name]) for name in question.images], np.float64))
-        return scores
+            scores = np.empty(len(question.options))
+            for name in image_of:
+                scores[np.array(question.images) == name] = next(matches)
+            block_scores.append(scores)
+        return block_scores
 
 
 class FileAnswers(Asking):
@@ -247,7 +251,9 @@ def question_key(task: Task, question: Question) -> str:
 def export_questions(tasks: Sequence[Task], seed: int) -> Iterator[harness.Question]:
     """The questions about one image each, with their options in the order of `order_options`."""
     for task in tasks:
-        for question in task.questions if isinstance(task, ChoiceTask) and task.fits_model("log") else ():
+        if not isinstance(task, ChoiceTask) or not task.fits_model("log"):  # a harness shows one image
+            continue
+        for question in task.questions:
             order = order_options(question, seed)
             yield harness.Question(
                 key=question_key(task, question),
@@ -275,7 +281,9 @@ class BlindTask:
 
     baseline: str
     task: ChoiceTask  # of the distinct questions
-    stand_ins: Mapping[str, Question]  # id -> the distinct question; missing: all options of `id` are alike
+    #: Id of a question -> the distinct question that stands for it; without an entry, its options are alike
+    #: once its texts are hidden: its baseline is chance.
+    stand_ins: Mapping[str, Question]
 
     @classmethod
     def make(cls, baseline: str, task: ChoiceTask) -> BlindTask:
@@ -284,14 +292,17 @@ class BlindTask:
         stand_ins = {}
         for question in task.questions:
             blind = replace(question, groups=())
+            visible = ""  # of the question itself, besides its options
             if baseline == TEXT_ONLY:
                 options = tuple(replace(option, image="") for option in question.options)
-                visible, blind = question.asked, replace(blind, image=GREY, options=options)
-            elif question.asked:
-                visible, blind = question.image, replace(blind, asked="What is the answer?")
+                blind = replace(blind, image=GREY, options=options)
+                visible = question.asked
+            elif question.asked:  # the image stays, with the answers
+                blind = replace(blind, asked="What is the answer?")
+                visible = question.image
             elif any(option.image for option in question.options):  # a caption is held against several images
                 options = tuple(replace(option, text="A picture.") for option in question.options)
-                visible, blind = "", replace(blind, options=options)
+                blind = replace(blind, options=options)
             else:
                 continue  # an image with captions: without their words they are alike
             key = visible, *sorted(_visible_half(baseline, option) for option in question.options)
@@ -306,11 +317,11 @@ class BlindTask:
             value_of[_visible_half(self.baseline, option)] = value
         return [value_of[_visible_half(self.baseline, option)] for option in question.options]
 
-    def blocks(self, size: int, questions: Sequence[Question], most: int) -> Blocks:
-        """The blocks that hold the stand-ins of `questions`, thinned out evenly to `most` questions."""
+    def blocks(self, size: int, questions: Sequence[Question], limit: int) -> Blocks:
+        """The blocks that hold the stand-ins of `questions`, thinned out evenly to `limit` questions."""
         positions = {item.id: index for index, item in enumerate(self.task.questions)}
         indices = {positions[self.stand_ins[q.id].id] for q in questions if q.id in self.stand_ins}
-        return spread_blocks(Blocks(len(positions), size, sorted(indices)), most)
+        return spread_blocks(Blocks(len(positions), size, sorted(indices)), limit)
 
 
 def _visible_half(baseline: str, option: Option) -> str:

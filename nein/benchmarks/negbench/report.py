@@ -1,5 +1,5 @@
-"""Makes the page of finished NegBench runs: negation gaps, finding, notes, and cards of single questions and
-captions; then reads the numbers that the papers print. Torch is not imported."""
+"""Makes the page of finished NegBench runs: finding, notes, and cards of single questions and captions with
+the models' answers; then reads the numbers that the papers print. Torch is not imported."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from nein.reporting.tables import describe_widest
 
 log = logging.getLogger(__name__)
 NANO_LABEL = "nano (miniature models on drawn scenes; not comparable with the paper)"
-HOW = (
+LEGEND = (
     "Percentages. ± and [ ]: 95 % interval, clustered by picture. ↑ higher is better, ↓ lower is better. "
     "Negation gap: recall with the original captions minus recall with the negated ones, paired."
 )
@@ -54,7 +54,7 @@ class EvaluatedRun:
     """A finished run with its summary and estimates."""
 
     folder: Folder
-    facts: Mapping[str, Any]  # `summary` in its manifest
+    facts: Mapping[str, Any]  # `summary` in its manifest, with the name of `load_evaluated` as "model"
     figures: pd.DataFrame  # rows of figures.csv and judged.csv
 
     @property
@@ -66,40 +66,40 @@ def make_page(finished: Sequence[Finished], options: Any) -> Page | None:
     """The page of these runs, grouped by model in the order of first appearance; None without runs."""
     if not finished:
         return None
-    models = [run.folder.path.parent.name for run in finished]
-    ordered = sorted(finished, key=lambda run: models.index(run.folder.path.parent.name))
+    model_folders = [run.folder.path.parent.name for run in finished]
+    ordered = sorted(finished, key=lambda run: model_folders.index(run.folder.path.parent.name))
     evaluated_runs = load_evaluated([run.folder for run in ordered])
-    nano = {run.facts["dataset"].partition("-")[0] for run in evaluated_runs} == {NANO}
+    is_nano = {run.facts["dataset"].partition("-")[0] for run in evaluated_runs} == {NANO}
     frame = frames.concat(run.figures for run in evaluated_runs)
     return Page(
         f"NegBench: {', '.join(dict.fromkeys(run.facts['model'] for run in evaluated_runs))}",
-        subtitle=f"Data: {NANO_LABEL}. {HOW}" if nano else HOW,
+        subtitle=f"Data: {NANO_LABEL}. {LEGEND}" if is_nano else LEGEND,
         findings=make_finding(frame),
         notes=make_notes(evaluated_runs),
         frame=frame,
-        stamp=NANO_LABEL if nano else "",
+        stamp=NANO_LABEL if is_nano else "",
         parts=[_make_browser(evaluated_runs)],
     )
 
 
 def _make_browser(runs: Sequence[EvaluatedRun]) -> Part:
     """The browser of single questions and captions."""
-    models = dict.fromkeys(run.facts["model"] for run in runs)
+    model_of = {run.folder.path: run.facts["model"] for run in runs}
 
     def make_cards() -> Iterator[cards.Card]:
-        by_model: dict[str, list[ModelTasks]] = {model: [] for model in models}
-        names = {run.folder.path: run.facts["model"] for run in runs}
+        by_model: dict[str, list[ModelTasks]] = {model: [] for model in model_of.values()}
         for tasks in ModelTasks.load([run.folder for run in runs]):
-            by_model[names[tasks.folder.path]].append(tasks)
+            by_model[model_of[tasks.folder.path]].append(tasks)
         yield from make_question_cards(by_model)
         yield from make_caption_cards(by_model)
 
+    # Accuracy over all questions: one row per data set, task and wording.
     totals = frames.concat(run.figures for run in runs)
     totals = frames.select(totals, metric="accuracy", type="all").drop_duplicates(["data", "task", "variant"])
     count = int(totals[["n", "unscored"]].sum().sum())
     note = f"{MAX_QUESTIONS} of {count:,} questions, drawn at random." if count > MAX_QUESTIONS else ""
     samples = cards.Samples(
-        [*map(cards.Member, models)],
+        [cards.Member(model) for model in dict.fromkeys(model_of.values())],
         [cards.Measure("right", "choice; first five")],
         words=("samples", "Model", "Asked"),
         heads=("choice",),
@@ -111,10 +111,10 @@ def _make_browser(runs: Sequence[EvaluatedRun]) -> Part:
 def load_evaluated(runs: Sequence[Folder]) -> list[EvaluatedRun]:
     """The runs under distinct names: the model's, else its folder's; equal runs get their paths too."""
     summaries = [run.manifest()["summary"] for run in runs]
-    folders: dict[str, set[str]] = {}  # model -> its folders
+    folders: dict[str, set[str]] = {}  # model -> names of its folders
     for run, facts in zip(runs, summaries, strict=True):
         folders.setdefault(facts["model"], set()).add(run.path.parent.name)
-    path_counts = Counter(run.path.parts[-2:] for run in runs)  # (model, data set) -> runs
+    path_counts = Counter(run.path.parts[-2:] for run in runs)  # (model's folder, data set) -> runs
     evaluated_runs = []
     for run, facts in zip(runs, summaries, strict=True):
         name = run.path.parent.name if len(folders[facts["model"]]) > 1 else facts["model"]
@@ -132,20 +132,14 @@ def load_evaluated(runs: Sequence[Folder]) -> list[EvaluatedRun]:
 
 # --- gaps, finding and notes -----------------------------------------------------------------------
 
-K = max(KS)  # rank of recall in retrieval's negation gap: authors print recall at 5
+K = max(KS)  # the k of retrieval's negation gap: the papers print recall at 5
 _RECALL = {"metric": f"recall@{K}", "direction": TEXT_TO_IMAGE}
-#: Measure -> selections of the estimate on affirmed inputs, of that on negated inputs, and of their gap.
+_RECALL_GAP = {"metric": f"gap@{K}", "direction": TEXT_TO_IMAGE}
+_ACCURACY = {"metric": "accuracy"}
+#: Measure -> which estimates are that on affirmed inputs, that on negated inputs, and their gap.
 _GAP_MEASURES: Mapping[str, tuple[Row, Row, Row]] = {
-    f"recall@{K}": (
-        {**_RECALL, "kind": ORIGINAL},
-        {**_RECALL, "kind": NEGATED},
-        {**_RECALL, "metric": f"gap@{K}"},
-    ),
-    "choices": (
-        {"metric": "accuracy", "type": AFFIRMATION},
-        {"metric": "accuracy", "type": NEGATION},
-        {"metric": "gap"},
-    ),
+    f"recall@{K}": ({**_RECALL, "kind": ORIGINAL}, {**_RECALL, "kind": NEGATED}, _RECALL_GAP),
+    "choices": ({**_ACCURACY, "type": AFFIRMATION}, {**_ACCURACY, "type": NEGATION}, {"metric": "gap"}),
 }
 
 
@@ -160,13 +154,13 @@ def _find_gaps(figures: pd.DataFrame) -> pd.DataFrame:
     columns = ["model", "data", "task", "variant"]
     figures = frames.select(figures, source="")
     figures = figures.assign(**{name: "" for name in columns if name not in figures})
-    for key, group_rows in figures.groupby(columns, observed=True, sort=False):
-        labels = dict(zip(columns, key, strict=True))
+    for (model, data, task, variant), part in figures.groupby(columns, observed=True, sort=False):
         for name, selections in _GAP_MEASURES.items():
-            affirmed, negated, gap = (frames.pick(group_rows, **selection) for selection in selections)
+            affirmed, negated, gap = (frames.pick(part, **selection) for selection in selections)
             if affirmed and negated and gap and gap["value"] is not None:
-                measure = f"{name}, {labels['task']} ({labels['variant']})"
-                rows += frames.gap(affirmed["value"], negated["value"], gap, **labels, measure=measure)
+                labels = {"model": model, "data": data, "task": task, "variant": variant}
+                labels["measure"] = f"{name}, {task} ({variant})"
+                rows += frames.gap(affirmed["value"], negated["value"], gap, **labels)
     return frames.frame(rows)
 
 
@@ -187,43 +181,40 @@ def make_finding(frame: pd.DataFrame) -> list[str]:
 
 def make_notes(runs: Sequence[EvaluatedRun]) -> list[str]:
     """What a reader of the tables must know: differing settings, limits, cut captions, unscored samples."""
-    all_facts, lines = [run.facts for run in runs], []
+    all_facts = [run.facts for run in runs]
+    notes = []
     for key, name in (("protocol", "protocol"), ("features", "features"), ("limit", "--limit")):
         if len({facts[key] for facts in all_facts if facts["kind"] == "dual"}) > 1:
-            lines.append(f"the rows differ in {name}; they are not comparable with each other.")
-    for value, text in (
-        ("paper", "protocol 'paper': the right option comes first and ties go to the first, as released."),
-        ("unnormalised", "multiple choice compares features that are not normalised, as first published."),
-    ):
-        if any(value in (facts["protocol"], facts["features"]) for facts in all_facts):
-            lines.append(text)
-    lines += dict.fromkeys(flag for run in runs for flag in frames.list_entries(run.figures, "flag"))
+            notes.append(f"the rows differ in {name}; they are not comparable with each other.")
+    if any(facts["protocol"] == "paper" for facts in all_facts):
+        notes.append("protocol 'paper': the right option comes first and ties go to the first, as released.")
+    if any(facts["features"] == "unnormalised" for facts in all_facts):
+        notes.append("multiple choice compares features that are not normalised, as first published.")
+    notes += dict.fromkeys(flag for run in runs for flag in frames.list_entries(run.figures, "flag"))
     if limits := {facts["limit"] for facts in all_facts if facts["limit"]}:
-        lines.append(
-            f"--limit {max(limits)}: recall among fewer images is higher, and not comparable with the full "
-            "set."
-        )
+        rule = "recall among fewer images is higher, and not comparable with the full set."
+        notes.append(f"--limit {max(limits)}: {rule}")
     for run in runs:
         cut = run.folder.manifest().get("cut", {"count": 0})
         if cut["count"]:
             share = f"{cut['count']:,} of {cut['of']:,} captions"
-            lines.append(f"{run.name}: {share} are longer than the model's input and were truncated.")
+            notes.append(f"{run.name}: {share} are longer than the model's input and were truncated.")
         for figure in frames.records(run.figures):
             is_total = figure["metric"] == f"recall@{KS[0]}" or figure.get("type") == "all"
-            if not (is_total and figure["unscored"] and frames.read_reasons(figure)):
-                continue
-            reason, count = next(iter(frames.read_reasons(figure).items()))  # the most frequent one
-            names = [run.name, *(figure.get(key) for key in ("task", "variant", "kind", "direction"))]
-            names += [figure["metric"]] if figure["metric"] in BASELINES else []
-            label = ", ".join(name for name in names if name)
-            lines.append(f"{label}: {figure['unscored']} unscored; {count} of them: {reason}")
-    return lines
+            reasons = list(frames.read_reasons(figure).items())  # (reason, count), the most frequent first
+            if is_total and figure["unscored"] and reasons:
+                reason, count = reasons[0]
+                names = [run.name, *(figure.get(key) for key in ("task", "variant", "kind", "direction"))]
+                names += [figure["metric"]] if figure["metric"] in BASELINES else []
+                label = ", ".join(name for name in names if name)
+                notes.append(f"{label}: {figure['unscored']} unscored; {count} of them: {reason}")
+    return notes
 
 
 # --- cards of single questions and captions --------------------------------------------------------
 
 RunsByModel = Mapping[str, Sequence[ModelTasks]]  # name of a model -> its runs
-#: (run, task, records by name) -> (name of a record, reply) pairs; names outside the records are ignored.
+#: (run, task, drawn samples by card name) -> (card name, reply) pairs; names of no sample are ignored.
 ReplyReader = Callable[[ModelTasks, Any, Mapping[str, Any]], Iterator[tuple[str, Any]]]
 
 
@@ -235,14 +226,14 @@ def _list_tasks(runs: RunsByModel, task_type: type[Any]) -> Iterator[tuple[str, 
 
 
 def _collect_replies(
-    runs: RunsByModel, records: Mapping[str, Any], task_type: type[Any], read_replies: ReplyReader
+    runs: RunsByModel, drawn: Mapping[str, Any], task_type: type[Any], read_replies: ReplyReader
 ) -> dict[tuple[str, str], Any]:
-    """(model, name of a record) -> its reply. A run that cannot be read is logged and left out."""
+    """(model, card name) -> its reply. A run that cannot be read is logged and left out."""
     replies: dict[tuple[str, str], Any] = {}
     for model, run, task in _list_tasks(runs, task_type):
         try:
-            for name, reply in read_replies(run, task, records):
-                if name in records:
+            for name, reply in read_replies(run, task, drawn):
+                if name in drawn:
                     replies[model, name] = reply
         except UserError as error:
             log.warning("no sample of '%s' (%s) is shown: %s", run.folder.path, task.name, error)
@@ -251,12 +242,12 @@ def _collect_replies(
 
 def make_question_cards(runs: RunsByModel, limit: int = MAX_QUESTIONS) -> Iterator[cards.Card]:
     """A card per question; `limit` random ones if there are more."""
-    by_name = {
+    questions = {
         f"{run.data.name}/{task.key}/{question.id}": (run.data.title, task, question)
         for _, run, task in _list_tasks(runs, ChoiceTask)
         for question in task.questions
     }
-    drawn = {name: by_name[name] for name in cards.choose_ids(list(by_name), limit)}
+    drawn = {name: questions[name] for name in cards.choose_ids(list(questions), limit)}
     rows = _collect_replies(runs, drawn, ChoiceTask, _read_choice_rows)
     for name, (title, task, question) in drawn.items():
         model_rows = [rows.get((model, name)) for model in runs]  # one per model; None: not asked
@@ -283,27 +274,27 @@ def make_question_cards(runs: RunsByModel, limit: int = MAX_QUESTIONS) -> Iterat
         )
 
 
-def _read_choice_rows(run: ModelTasks, task: Any, records: Mapping[str, Any]) -> Iterator[tuple[str, Row]]:
+def _read_choice_rows(run: ModelTasks, task: Any, drawn: Mapping[str, Any]) -> Iterator[tuple[str, Row]]:
     return ((f"{run.data.name}/{task.key}/{row['id']}", row) for row in scoring.read_rows(run, task))
 
 
 def _make_reply(question: Question, row: Row | None) -> cards.CardReply | None:
-    """The model's choice, with a line per option in the order shown."""
+    """The model's choice, with a line per option in the order shown; row: of `scoring.make_choice_row`."""
     if row is None:
         return None
-    line, options = row.get("answer") or "", question.options
+    answer = row.get("answer") or ""  # of a generative model
     if row["shares"] is None:
-        return cards.CardReply(cells=[Cell("none", row["reason"], "none")], line=line)
-    mark = {1.0: "right", 0.0: "wrong"}.get(row["credit"], "none")
-    names = [options[k].label for k in _list_chosen(row)]
+        return cards.CardReply(cells=[Cell("none", row["reason"], "none")], line=answer)
+    mark = {1.0: "right", 0.0: "wrong"}.get(row["credit"], "none")  # "none": a tie with the right option
+    labels = [question.options[k].label for k in _list_chosen(row)]
     templates = dict.fromkeys(_name_template(question, k) for k in _list_chosen(row))
-    rows = []
+    lines = []  # (option, template, share, score)
     for letter, k in zip(LETTERS, row["shown"], strict=False):
         score = f"{row['scores'][k]:.3f}" if row.get("scores") else ""
         share = f"{100 * row['shares'][k]:.0f} %"
-        rows.append((f"{letter}: {options[k].label}", _name_template(question, k), share, score))
-    cell = Cell(" or ".join(names), " or ".join(templates), mark)
-    return cards.CardReply(cells=[cell], line=line, rows=rows)
+        lines.append((f"{letter}: {question.options[k].label}", _name_template(question, k), share, score))
+    cell = Cell(" or ".join(labels), " or ".join(templates), mark)
+    return cards.CardReply(cells=[cell], line=answer, rows=lines)
 
 
 def _list_chosen(row: Row) -> list[int]:
@@ -317,17 +308,18 @@ def _name_template(question: Question, k: int) -> str:
 
 def make_caption_cards(runs: RunsByModel, limit: int = MAX_CAPTIONS) -> Iterator[cards.Card]:
     """A card per negated caption: its image, and the first `K` images that each model finds."""
-    by_name = {
+    captions = {
         f"{run.data.name}/{task.key}/{item.id}#{k}": (run.data.title, task, item, text)
         for _, run, task in _list_tasks(runs, RetrievalTask)
         for item in task.negated
         for k, text in enumerate(item.captions)
         if item.image
     }
-    drawn = {name: by_name[name] for name in cards.choose_ids(list(by_name), limit)}
+    drawn = {name: captions[name] for name in cards.choose_ids(list(captions), limit)}
     images_found = _collect_replies(runs, drawn, RetrievalTask, _find_first_images)
     for name, (title, task, item, text) in drawn.items():
-        labeled_images, scores = [("its image", item.image)], list[list[float | None]]()
+        labeled_images = [("its image", item.image)]
+        scores: list[list[float | None]] = []  # per model: whether the caption finds its image
         for model in runs:
             images = images_found.get((model, name))
             scores.append([None if images is None else float(item.image in images)])
@@ -338,16 +330,16 @@ def make_caption_cards(runs: RunsByModel, limit: int = MAX_CAPTIONS) -> Iterator
 
 
 def _find_first_images(
-    run: ModelTasks, task: Any, records: Mapping[str, Any]
+    run: ModelTasks, task: Any, drawn: Mapping[str, Any]
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yields (name, first images found) for each caption in `records` with a feature."""
-    images, texts = run.read_features(task)
-    captions = {}  # name of a card -> its caption
-    for name, (*_, text) in records.items():
+    """Yields (card name, first images found) for each drawn caption of the task with a feature."""
+    pictures, texts = run.read_features(task)
+    captions = {}  # card name -> caption
+    for name, (*_, text) in drawn.items():
         if name.startswith(f"{run.data.name}/{task.key}/") and text in texts.rows:
             captions[name] = text
     seeds = [sample_seed(0, name) for name in captions]
-    images_found = judged.find_images(task, images, texts, list(captions.values()), seeds)
+    images_found = judged.find_images(task, pictures, texts, list(captions.values()), seeds)
     yield from zip(captions, images_found, strict=True)
 
 
@@ -364,25 +356,22 @@ KEY_COLUMNS = ("dataset", "variant", "task", "metric", "kind", "direction", "typ
 
 @lru_cache(maxsize=1)
 def paper_numbers() -> pd.DataFrame:
-    """The numbers that authors print, as shares: their `source`, the `row` there (a model and its fine-tuning
-    data) and the columns `KEY_COLUMNS`. The file holds per cent, as printed."""
+    """The numbers that authors print: their `source`, the `row` there (a model and its fine-tuning data) and
+    the columns `KEY_COLUMNS`."""
     file = Path(__file__).with_name("paper_numbers.csv")
     rows: Any = pd.read_csv(file, keep_default_na=False).to_dict("records")
     printed = frames.frame(rows)
-    return printed.assign(value=printed["value"] / 100)
+    return printed.assign(value=printed["value"] / 100)  # per cent in the file, as printed
 
 
 def paper_gaps() -> Iterator[dict[str, Any]]:
     """The gaps between printed numbers (see `Benchmark.paper_gaps`)."""
     columns = ["source", "row", "dataset", "task"]
-    for (_, name, data, task), rows in paper_numbers().groupby(columns, observed=True, sort=False):
-        for measure, (affirmed_selection, negated_selection, _) in _GAP_MEASURES.items():
-            affirmed, negated = (
-                frames.pick(rows, **affirmed_selection),
-                frames.pick(rows, **negated_selection),
-            )
+    for (_, model, data, task), rows in paper_numbers().groupby(columns, observed=True, sort=False):
+        for name, selections in _GAP_MEASURES.items():
+            affirmed, negated = (frames.pick(rows, **selection) for selection in selections[:2])
             if affirmed and negated:
-                labels = {"model": name, "data": data, "measure": f"{measure}, {task} ({REPHRASED})"}
+                labels = {"model": model, "data": data, "measure": f"{name}, {task} ({REPHRASED})"}
                 yield {**labels, "affirmed": affirmed["value"], "negated": negated["value"]}
 
 
@@ -391,10 +380,10 @@ def paper_estimates(source: str, run: Mapping[str, Any] | None) -> Iterator[Pape
     printed = frames.select(paper_numbers(), source=source)
     if run:
         model = MODELS.get(run["summary"].get("row") or "")
-        name = model.published.get(source) if model else None
+        row_name = model.published.get(source) if model else None
         dataset = run["summary"].get("dataset")
         dataset = "coco" if dataset == NANO else dataset  # nano data stand for COCO
-        printed = frames.select(printed, row=name or (), dataset=dataset)
+        printed = frames.select(printed, row=row_name or (), dataset=dataset)  # (): no row
     for row in frames.records(printed):
         key = {column: row[column] for column in KEY_COLUMNS if row[column]}
         yield PaperEstimate(row["row"], key, row["value"], row["unit"], needs_all=row["task"] == RETRIEVAL)

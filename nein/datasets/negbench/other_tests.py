@@ -1,7 +1,7 @@
 """Reads other published tests of negation (`registry.ROWS`) as questions in NegBench's form: captions to
 choose from, questions, pairs of images; and SimpleNeg's captions. `READERS` names the readers.
 
-Of SugarCrepe and NaturalBench only items with a denying word count (`polarity.denies`)."""
+Items of SugarCrepe and NaturalBench without a denying word (`polarity.denies`) are left out."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from nein.wording.families import DEPTH, OTHERS
 
 YES, NO = "Yes", "No"
 ANSWERS = (Option(YES), Option(NO))
-#: Scores of questions that have to be answered right together: of pairs compared, of pairs asked, of BEAF.
-TEXT, IMAGE, GROUP = "text", "image", "group"
+# Scores of questions that have to be answered right together (the first entry of a `Group`):
+TEXT, IMAGE, GROUP = "text", "image", "group"  # of `Pair.build_comparisons`
 ONE_QUESTION, ONE_IMAGE, ALL_FOUR = "a question, both pictures", "a picture, both questions", "all four"
-REMOVED, KEPT = "thing removed", "thing kept"
+REMOVED, KEPT = "thing removed", "thing kept"  # of BEAF
 
 
 def read(reader: str, path: Path, protocol: str) -> tuple[Question, ...]:
@@ -60,26 +60,28 @@ class Pair:
 
     def build_comparisons(self) -> Iterator[Question]:
         """Asks which caption fits each image, and which image fits each caption."""
-        captions = self._caption_options
+        caption_options = self._caption_options
         for k, image in enumerate(self.images):
-            template = captions[k].template
-            images = tuple(replace(captions[k], image=name) for name in self.images)
-            for score, options in ((TEXT, captions), (IMAGE, images)):
-                question = Question(f"{self.name}/{score}{k}", image, options, k, template)
+            own = caption_options[k]
+            image_options = tuple(replace(own, image=name) for name in self.images)
+            for score, options in ((TEXT, caption_options), (IMAGE, image_options)):
+                question = Question(f"{self.name}/{score}{k}", image, options, k, own.template)
                 yield self._add_facts(question, (score, self.name, 2), (GROUP, self.name, 4))
 
     def build_questions(self) -> Iterator[Question]:
         """Asks of both captions whether they are true of either image."""
         for k, caption in enumerate(self._caption_options):
             for m, image in enumerate(self.images):
-                question = Question(f"{self.name}/q{k}i{m}", image, ANSWERS, int(k != m), caption.template)
+                correct = 0 if k == m else 1  # yes, no
+                question = Question(f"{self.name}/q{k}i{m}", image, ANSWERS, correct, caption.template)
                 question = replace(question, asked=f"Is it true of the picture? {caption.text}")
                 yield self._add_facts(question, *make_groups(self.name, k, m))
 
     @property
     def _caption_options(self) -> tuple[Option, ...]:
-        are_denying = self.denies or map(denies, self.captions)
-        templates = [NEGATION if is_denying else AFFIRMATION for is_denying in are_denying]
+        if self.denies is None:
+            return tuple(Option(caption, _find_template(caption)) for caption in self.captions)
+        templates = [NEGATION if is_denying else AFFIRMATION for is_denying in self.denies]
         return tuple(map(Option, self.captions, templates))
 
     def _add_facts(self, question: Question, *groups: Group) -> Question:
@@ -88,25 +90,22 @@ class Pair:
 
 
 def make_groups(name: str, question: int, image: int) -> tuple[Group, ...]:
-    """The groups of one of the four questions of a pair: two questions about two images."""
-    pairs = (ONE_QUESTION, f"{name}/q{question}", 2), (ONE_IMAGE, f"{name}/i{image}", 2)
-    return *pairs, (ALL_FOUR, name, 4)
+    """The groups of one of four questions: two questions (0, 1), each about two images (0, 1)."""
+    same_question = (ONE_QUESTION, f"{name}/q{question}", 2)
+    same_image = (ONE_IMAGE, f"{name}/i{image}", 2)
+    return same_question, same_image, (ALL_FOUR, name, 4)
 
 
 # --- captions to choose from: a reader yields the questions of a file -------------------------------
-
-VALID = 2  # of VALSE's three annotators
-
-
 def valse(path: Path, protocol: str) -> Iterator[Question]:
     """VALSE, existence: the 505 of 534 items with a caption that two of three annotators called true."""
     item_type = record({"image_file": str, "caption": str, "foil": str, "mturk": record({"caption": int})})
     for name, item in _iter_items(path, dict, item_type):
-        if item["mturk"]["caption"] >= VALID:
+        if item["mturk"]["caption"] >= 2:
             yield _make_choice(name, item["image_file"], item["caption"], item["foil"])
 
 
-EVALUATED = 40_000  # of CC-Neg: its last ones (src/configs/__init__.py of the released code)
+EVALUATED = 40_000  # items of CC-Neg, the last ones (src/configs/__init__.py of the released code)
 
 
 def cc_neg(path: Path, protocol: str) -> Iterator[Question]:
@@ -119,11 +118,11 @@ def cc_neg(path: Path, protocol: str) -> Iterator[Question]:
         reason = first_line(error)
         raise UserError(f"'{path}' is not plain data ({reason}); code in it is never run.") from None
     note: Any = record({"json": record({"caption": str}), "sop_data": record({"negative-prompt": str})})
-    notes_type = list[note]
-    atomic.parse(content, record({"image_paths": list[str], "annotations": notes_type}), f"'{path}'")
+    atomic.parse(content, record({"image_paths": list[str], "annotations": list[note]}), f"'{path}'")
     images, notes = content["image_paths"], content["annotations"]
     for number in range(max(0, len(images) - EVALUATED), len(images)):
-        caption, negation = notes[number]["json"]["caption"], notes[number]["sop_data"]["negative-prompt"]
+        caption = notes[number]["json"]["caption"]
+        negation = notes[number]["sop_data"]["negative-prompt"]
         negation = negation.replace(",", "") if protocol == "paper" else negation
         options = Option(caption, AFFIRMATION), Option(negation, NEGATION)
         yield Question(str(number), images[number], options, 0, AFFIRMATION, source=images[number])
@@ -138,7 +137,7 @@ def sugarcrepe(path: Path, protocol: str) -> Iterator[Question]:
 
 
 def negrefcocog(path: Path, protocol: str) -> Iterator[Question]:
-    """NegRefCOCOg: which box does the phrase describe? As its authors do, every box is cut out."""
+    """NegRefCOCOg: which box does the phrase describe? Every box is cut out, as its authors do."""
     item_type = record({"image": str, "phrase": str, "ref_bbox": list[float], "bbox_list": list[list[float]]})
     for name, item in _iter_items(path, list, item_type):
         image, boxes, right = item["image"], item["bbox_list"], item["ref_bbox"]
@@ -157,9 +156,9 @@ _BEAF = record({"id": int, "image": str, "question": str, "orig_img": bool, "rem
 def beaf(path: Path, protocol: str) -> Iterator[Question]:
     """BEAF: questions about an image, and about copies without a thing: COCO_val2014_000000001171_00.png.
 
-    A question about a copy forms a group with the same question about the original. Of the removed thing,
+    A question about a copy forms a group with the same question about the original. If the thing was removed,
     both right is BEAF's true understanding, the original alone its positive stubbornness, the copy alone its
-    negative one, neither its ignorance. Of things that stay, one right alone is its indecision."""
+    negative one, neither its ignorance. If the thing stays, just one right is its indecision."""
     items = [item for _, item in _iter_items(path, list, _BEAF)]
     groups_of: dict[tuple[str, str], list[Group]] = {}  # (original, question) -> the groups of its copies
     for item in items:
@@ -170,15 +169,19 @@ def beaf(path: Path, protocol: str) -> Iterator[Question]:
     for item in items:
         if item["gt"] not in ("yes", "no"):
             raise UserError(f"'{path}', id {item['id']}: gt is '{item['gt']}'; it must be yes or no.")
-        name, source, prompt = str(item["id"]), _name_original(item), item["question"]
-        # The original is in the groups of all its copies, a copy in its own.
-        groups = [g for g in groups_of.get((source, prompt), ()) if item["orig_img"] or g[1] == name]
-        question = _build_question(name, item["image"], prompt, ANSWERS, int(item["gt"] == "no"))
-        yield replace(question, source=source, groups=tuple(groups))
+        name, original = str(item["id"]), _name_original(item)
+        groups = groups_of.get((original, item["question"]), [])
+        if not item["orig_img"]:  # a copy is in its own group, the original in those of all its copies
+            groups = [group for group in groups if group[1] == name]
+        correct = 0 if item["gt"] == "yes" else 1
+        question = _build_question(name, item["image"], item["question"], ANSWERS, correct)
+        yield replace(question, source=original, groups=tuple(groups))
 
 
 SUFFIXES = ("Please answer Yes or No.", "Please output the letter corresponding to the correct option.")
-_LETTERED = re.compile(r"(?s)(.*?)\s*\nOption:\s*A:(.*?)[;.]? B:(.*?)[;.]?\s*")
+_LETTERED = re.compile(
+    r"(?s)(.*?)\s*\nOption:\s*A:(.*?)[;.]? B:(.*?)[;.]?\s*"
+)  # question, option A, option B
 
 
 def naturalbench(path: Path, protocol: str) -> Iterator[Question]:
@@ -192,8 +195,8 @@ def naturalbench(path: Path, protocol: str) -> Iterator[Question]:
             prompt = prompt.removesuffix(suffix)
         options, answers = ANSWERS, (YES, NO)
         if lettered := _LETTERED.fullmatch(prompt):
-            prompt, answers = lettered[1], ("A", "B")
-            options = Option(lettered[2].strip()), Option(lettered[3].strip())
+            prompt = lettered[1]
+            options, answers = (Option(lettered[2].strip()), Option(lettered[3].strip())), ("A", "B")
         if answer not in answers:
             raise UserError(f"'{path}', row {name}: the answer is '{answer}', not {' or '.join(answers)}.")
         questions.append(_build_question("", image, prompt.strip(), options, answers.index(answer)))
@@ -204,9 +207,10 @@ def naturalbench(path: Path, protocol: str) -> Iterator[Question]:
         texts = [text for question in four for text in (question.asked, *question.texts)]
         if not any(denies(text) for text in texts if text != NO):
             continue
+        source = f"{four[0].image} {four[1].image}"
         for index, question in enumerate(four):
             k, m = divmod(index, 2)  # question, image
-            groups, source = make_groups(str(number), k, m), f"{four[0].image} {four[1].image}"
+            groups = make_groups(str(number), k, m)
             yield replace(question, id=f"{number}/q{k}i{m}", source=source, groups=groups)
 
 
@@ -218,9 +222,9 @@ _PAIR = {"image_0": str, "image_1": str, "caption_0": str, "caption_1": str}
 def naturalbench_pairs(path: Path, protocol: str) -> Iterator[Pair]:
     """NaturalBench-Retrieval: pairs in which a caption denies; caption k is true of image k."""
     for name, item in _iter_items(path, list, record(_PAIR)):
-        texts = item["caption_0"], item["caption_1"]
-        if any(map(denies, texts)):
-            yield Pair(name, (item["image_0"], item["image_1"]), texts)
+        captions = item["caption_0"], item["caption_1"]
+        if any(map(denies, captions)):
+            yield Pair(name, (item["image_0"], item["image_1"]), captions)
 
 
 def scope(path: Path, protocol: str) -> Iterator[Pair]:
@@ -243,8 +247,8 @@ def nein(path: Path, protocol: str) -> Iterator[Pair]:
         if (sample.family or "plain") in families.DENYING:
             files = sample.sample_path, sample.source_path
             first, second = (f"{file.parent.name}/{file.name}" for file in files)
-            texts = families.affirm(sample.template, sample.object), sample.negative
-            yield Pair(sample.id, (first, second), texts, sample.source_id)
+            captions = families.affirm(sample.template, sample.object), sample.negative
+            yield Pair(sample.id, (first, second), captions, sample.source_id)
 
 
 _BEAF_QUESTION = re.compile(r"Is there (an? .+) in the image\?")
@@ -263,11 +267,11 @@ def beaf_pairs(path: Path, protocol: str) -> Iterator[Pair]:
             location = f"'{path}', id {item['id']}"
             raise UserError(f"{location}: \"{item['question']}\" is not 'Is there a THING in the image?'.")
         thing = match[1]  # "a car"
-        texts = f"There is {thing} in the image.", f"There is no {thing.partition(' ')[2]} in the image."
-        yield Pair(str(item["id"]), (image, item["image"]), texts, image)
+        captions = f"There is {thing} in the image.", f"There is no {thing.partition(' ')[2]} in the image."
+        yield Pair(str(item["id"]), (image, item["image"]), captions, source=image)
 
 
-#: `registry.Part.reader` -> the function that reads its file under a protocol.
+#: `registry.Part.reader` -> the function that reads its file; `protocol` is that of the command.
 READERS: dict[str, Callable[[Path, str], Iterator[Question] | Iterator[Pair]]] = {
     "valse": valse,
     "cc-neg": cc_neg,

@@ -14,7 +14,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from nein.datasets.negbench import records
 from nein.datasets.negbench.polarity import find_mentions
@@ -25,13 +25,13 @@ Protocol = Literal["paper", "fixed"]
 
 # --- wordings --------------------------------------------------------------------------------------
 
-#: Forms of a wording: options of questions; the last two stand next to a caption.
+#: Forms of a wording: four make options of questions, the last two stand next to a caption.
 PAIR, ABSENT, PRESENT = "pair", "absence", "presence"
 FORMS = (PAIR, AFFIRMATION, NEGATION, HYBRID, ABSENT, PRESENT)
 
 
 def _split_forms(text: str) -> dict[str, str]:
-    """A wording from its sentences in the order of `FORMS`."""
+    """A wording: form -> sentence. text: the sentences in the order of `FORMS`, between bars."""
     return dict(zip(FORMS, text.split(" | "), strict=True))
 
 
@@ -44,17 +44,10 @@ def _conjugate(subject: str, third: str, plain: str, contrast: str = ", but not"
     )
 
 
-#: Held out of every training: a new verb, with denying words that `VARIED` has in other sentences.
-UNSEEN = "includes"
-NEGATOR = "lacks"  # Held out of every training: "lacks" occurs nowhere else
-HELD_OUT = {
-    UNSEEN: _conjugate("This {thing}", "includes", "include", " but not"),
-    NEGATOR: _split_forms(
-        "This {thing} features {A} and {B} | This {thing} features {A} | This {thing} lacks {N} | "
-        "This {thing} features {A}, but lacks {N} | The {thing} lacks {x} | The {thing} features {x}"
-    ),
-}
-#: For training, with "code".
+# Held out of every training:
+UNSEEN = "includes"  # a new verb; its denying words, "does not" and "but not", are those of other wordings
+NEGATOR = "lacks"  # a denying word that occurs nowhere else
+#: For training, together with "code".
 VARIED = {
     "shows": _conjugate("The picture", "shows", "show", " but not"),
     "contains": _conjugate("The photo", "contains", "contain"),
@@ -92,7 +85,11 @@ WORDINGS: dict[str, dict[str, str]] = {
         PRESENT: "There is {x} in the {thing}",
     },
     "paper": _conjugate("This {thing}", "includes", "include", " but not"),
-    **HELD_OUT,
+    UNSEEN: _conjugate("This {thing}", "includes", "include", " but not"),
+    NEGATOR: _split_forms(
+        "This {thing} features {A} and {B} | This {thing} features {A} | This {thing} lacks {N} | "
+        "This {thing} features {A}, but lacks {N} | The {thing} lacks {x} | The {thing} features {x}"
+    ),
     **VARIED,
 }
 ABSENCE = f"{WORDINGS['code'][ABSENT]}."  # stands before or behind a caption, with equal chances
@@ -104,7 +101,7 @@ class Rules:
 
     wording: str = "code"  # a key of WORDINGS
     thing: str = "image"  # or "video"
-    order: str = "either"  # place of the negation: "either", "prefix", "suffix"
+    order: str = "either"  # where the negation stands: "prefix", "suffix" of the caption, or "either", drawn
     protocol: Protocol = "fixed"
 
 
@@ -148,7 +145,7 @@ def add_negatives(
     images: Sequence[Concepts], count: int = NEGATIVES, *, screened: bool = True
 ) -> Iterator[Concepts]:
     """Adds up to `count` absent objects per image: those most often seen with its present ones; ties: the
-    more frequent, then the alphabet. screened: skips objects that a caption names (162 of COCO's 5,000)."""
+    more frequent, then the alphabet. screened: skips objects that a caption names (162 of 5,000 in COCO)."""
     image_counts: Counter[str] = Counter()  # object -> images that show it
     pair_counts: dict[str, Counter[str]] = {}  # object -> other object -> images that show both
     for image in images:
@@ -164,34 +161,29 @@ def add_negatives(
         for name in set(image.positives):
             counts.update(pair_counts[name])
         others = counts.keys() - {*image.positives, *image.unsure}
-        text = ". ".join(image.captions if screened else ())
-        absent, skipped = list[str](), 0
+        captions = ". ".join(image.captions if screened else ())
+        absent, notes = list[str](), list[str]()
         for name in sorted(others, key=lambda name: (-counts[name], -image_counts[name], name)):
             if len(absent) == count:
                 break
-            if find_mentions(text, name):
-                skipped += 1
+            if find_mentions(captions, name):
+                notes.append(IN_CAPTION)
             else:
                 absent.append(name)
-        yield replace(image.add_notes(*[IN_CAPTION] * skipped), negatives=tuple(absent))
+        yield replace(image.add_notes(*notes), negatives=tuple(absent))
 
 
 # --- questions --------------------------------------------------------------------------------------
 def make_options(
-    present: Sequence[str],
-    absent: str,
-    template: str,
-    rules: Rules = CODE,
-    *,
-    hybrid: str | None = None,
-    stop: str = "",
+    present: Sequence[str], absent: str, template: str, rules: Rules = CODE, hybrid: str = "", stop: str = ""
 ) -> list[Option]:
     """The right option of `template`, then three wrong ones: "N, but not B", "N", "not A".
 
     present  One object A, or two, A and B.
-    hybrid   The present object of the hybrid options, by default the last one."""
+    hybrid   The present object of the hybrid options; "": the last one.
+    stop     The end of every sentence."""
     first, last = present[0], present[-1]
-    other = hybrid or last
+    in_hybrids = hybrid or last
 
     def fill(form: str, a: str = "", b: str = "", n: str = "") -> str:
         return WORDINGS[rules.wording][form].format(A=a, B=b, N=n, thing=rules.thing) + stop
@@ -199,27 +191,31 @@ def make_options(
     if template == AFFIRMATION:  # "features a dog and a cat"
         right = fill(PAIR, first, last) if len(present) > 1 else fill(AFFIRMATION, first)
     else:  # "does not feature a car", "features a cat, but not a car"
-        right = fill(template, other if template == HYBRID else "", n=absent)
-    wrong = Option(fill(HYBRID, absent, n=other), HYBRID), Option(fill(AFFIRMATION, absent), AFFIRMATION)
-    return [Option(right, template), *wrong, Option(fill(NEGATION, n=first), NEGATION)]
+        right = fill(template, in_hybrids, n=absent)
+    return [
+        Option(right, template),
+        Option(fill(HYBRID, absent, n=in_hybrids), HYBRID),
+        Option(fill(AFFIRMATION, absent), AFFIRMATION),
+        Option(fill(NEGATION, n=first), NEGATION),
+    ]
 
 
 def make_evaluation_questions(
     image: Concepts, seed: int, rules: Rules = CODE, *, count: int = 3, single: bool = False
 ) -> list[Question]:
-    """Up to `count` questions, one per absent object, the right option first, as released. An image needs two
-    positives, or one if `single` (medical images)."""
+    """Up to `count` questions, one per absent object, as in the released code. An image needs two positives,
+    or one if `single` (medical images)."""
     if len(image.positives) < (1 if single else 2):
         return []
     rng = make_rng(seed, image.id, "mcq")
-    # "paper": one pair of objects for all questions, of a video its first two.
+    # "paper": one pair of objects for all questions, of a video its first two; "fixed": a pair per question.
     pair = image.positives[:2] if rules.protocol == "paper" and rules.thing == "video" else ()
     questions = []
     for number, absent in enumerate(rng.sample(image.negatives, min(count, len(image.negatives)))):
         if not pair or rules.protocol == "fixed":
             pair = tuple(rng.sample(image.positives, min(2, len(image.positives))))
-        choices = make_options(pair, absent, rng.choice(records.TEMPLATES), rules)
-        questions.append(_make_question(image, f"{image.id}#{number}", choices, (absent,)))
+        options = make_options(pair, absent, rng.choice(records.TEMPLATES), rules)
+        questions.append(_make_question(image, f"{image.id}#{number}", options, (absent,)))
     return questions
 
 
@@ -230,12 +226,14 @@ def make_filed_questions(
     hybrids name the object that the wrong negation denies. single: also VOC's questions about one object."""
     if len(image.positives) < (1 if single else 2) or not image.negatives:
         return []
-    rng, questions = make_rng(seed, image.id, "mcq-filed"), []
+    rng = make_rng(seed, image.id, "mcq-filed")
+    questions = []
     for number in range(count):
-        pair, absent = rng.sample(image.positives, min(2, len(image.positives))), rng.choice(image.negatives)
+        pair = rng.sample(image.positives, min(2, len(image.positives)))
+        absent = rng.choice(image.negatives)
         template = rng.choice(records.TEMPLATES if len(pair) > 1 else (NEGATION, HYBRID))
-        choices = make_options(pair, absent, template, rules, hybrid=pair[0])
-        questions.append(_make_question(image, f"{image.id}#{number}", choices, (absent,)))
+        options = make_options(pair, absent, template, rules, hybrid=pair[0])
+        questions.append(_make_question(image, f"{image.id}#{number}", options, (absent,)))
     return questions
 
 
@@ -248,13 +246,13 @@ def make_medical_questions(
     binary_mcq          An object affirmed and denied, a present or an absent one with equal chances.
     binary_mcq_control  Two affirmations, of a present object and of an absent one.
 
-    The tasks are published, how the sentences were drawn is not. conditions: the two of the paper, with its
-    verb: binary questions ask about the first, controls are images with just one of them."""
+    The tasks are published, how the sentences were drawn is not. conditions: the two that the paper asks
+    about. Binary questions are then about the first; controls are made of images with just one of them."""
     if not image.positives or not image.negatives:
         return {}
     rng = make_rng(seed, image.id, "medical")
-    present, absent = rng.choice(image.positives), rng.sample(image.negatives, min(3, len(image.negatives)))
-    asks_present = rng.random() < 0.5
+    present = rng.choice(image.positives)
+    absent = rng.sample(image.negatives, min(3, len(image.negatives)))
 
     def fill(form: str, name: str) -> str:
         return WORDINGS[wording][form].format(A=name, N=name, thing="image")
@@ -275,6 +273,7 @@ def make_medical_questions(
             other = f"This image shows {second}"
             questions["binary_mcq_control"] = ask(yes, other) if is_first else ask(other, yes)
     else:
+        asks_present = rng.random() < 0.5
         finding = present if asks_present else absent[0]
         yes, no = fill(AFFIRMATION, finding), fill(NEGATION, finding)
         questions["binary_mcq"] = ask(yes, no) if asks_present else ask(no, yes)
@@ -295,9 +294,9 @@ def make_training_question(image: Concepts, seed: int, rules: Rules = CODE) -> Q
     absent = rng.choice(image.negatives)
     pair = rng.sample(present, min(2, len(present)))
     template = rng.choice(records.TEMPLATES)
-    hybrid = pair[0] if rules.protocol == "paper" else None
-    choices = make_options(pair, absent, template, rules, hybrid=hybrid, stop=".")
-    return _make_question(image, image.id, choices, (absent,), shuffle_order(len(choices), rng))
+    hybrid = pair[0] if rules.protocol == "paper" else ""
+    options = make_options(pair, absent, template, rules, hybrid=hybrid, stop=".")
+    return _make_question(image, image.id, options, (absent,), shuffle_order(len(options), rng))
 
 
 def shuffle_order(count: int, rng: random.Random) -> list[int]:
@@ -307,16 +306,16 @@ def shuffle_order(count: int, rng: random.Random) -> list[int]:
 
 
 def _make_question(
-    image: Concepts, name: str, choices: Sequence[Option], absent: tuple[str, ...], order: Sequence[int] = ()
+    image: Concepts, name: str, options: Sequence[Option], absent: tuple[str, ...], order: Sequence[int] = ()
 ) -> Question:
-    """A question whose right option is the first of `choices`; order: in which they are written."""
-    order = order or range(len(choices))
+    """A question whose right option is the first of `options`. order: of writing them; (): as given."""
+    order = order or range(len(options))
     return Question(
         name,
         image.path,
-        tuple(choices[k] for k in order),
+        tuple(options[k] for k in order),
         correct=order.index(0),
-        type=choices[0].template,
+        type=options[0].template,
         positives=image.positives,
         negatives=absent,
         source=image.cluster,
@@ -324,6 +323,10 @@ def _make_question(
 
 
 # --- captions ---------------------------------------------------------------------------------------
+
+Stop = Literal["never", "if missing", "always"]  # whether a caption gets a full stop
+
+
 @dataclass(frozen=True)
 class Negation:
     """A caption, and the absent object that a sentence before or behind it denies."""
@@ -332,13 +335,13 @@ class Negation:
     absent: str
     before: bool
 
-    def text(self, thing: str, stop: Literal["never", "if missing", "always"]) -> str:
-        """The negated caption. stop: whether the caption gets a full stop."""
-        sentence = ABSENCE.format(x=self.absent, thing=thing)
+    def text(self, thing: str, stop: Stop) -> str:
+        """The negated caption."""
+        denial = ABSENCE.format(x=self.absent, thing=thing)
         caption = self.caption.strip()
         if stop == "always" or (stop == "if missing" and not caption.endswith((".", "!", "?"))):
             caption += "."
-        return f"{sentence} {caption}" if self.before else f"{caption} {sentence}"
+        return f"{denial} {caption}" if self.before else f"{caption} {denial}"
 
 
 def place_negations(
@@ -360,26 +363,28 @@ def make_retrieval_items(
         return None
     rng = make_rng(seed, image.id, "retrieval")
     absent = [rng.choice(image.negatives) for _ in chosen]
-    stop: Any = "always" if rules.protocol == "paper" else "if missing"
-    if rules.thing == "image":  # "A dog There is no car in the image.", as released
-        stop = "never"
     negations = place_negations(chosen, absent, rng, rules.order)
-    negated = tuple(negation.text(rules.thing, stop) for negation in negations)
-    present, denied, source = image.positives, tuple(dict.fromkeys(absent)), image.cluster
-    return (
-        RetrievalItem(image.id, image.path, tuple(chosen), records.ORIGINAL, present, source=source),
-        RetrievalItem(image.id, image.path, negated, records.NEGATED, present, denied, source),
-    )
+    stop: Stop = "never"  # "A dog There is no car in the image.", as released
+    if rules.thing == "video":
+        stop = "always" if rules.protocol == "paper" else "if missing"
+    original = RetrievalItem(image.id, image.path, chosen, positives=image.positives, source=image.cluster)
+    return original, _negate_item(original, negations, rules, stop)
+
+
+def _negate_item(
+    original: RetrievalItem, negations: Sequence[Negation], rules: Rules, stop: Stop
+) -> RetrievalItem:
+    """The item of an image with its negated captions."""
+    captions = tuple(negation.text(rules.thing, stop) for negation in negations)
+    denied = tuple(dict.fromkeys(negation.absent for negation in negations))
+    return replace(original, captions=captions, kind=records.NEGATED, negatives=denied)
 
 
 def make_training_captions(image: Concepts, seed: int, rules: Rules = CODE) -> RetrievalItem | None:
     """Three negated captions, as CC12M-NegCap; None without an absent object."""
     negations = make_training_negations(image, seed, rules)
-    if not negations:
-        return None
-    captions = tuple(negation.text(rules.thing, "if missing") for negation in negations)
-    absent, present = tuple(dict.fromkeys(negation.absent for negation in negations)), image.positives
-    return RetrievalItem(image.id, image.path, captions, records.NEGATED, present, absent, image.cluster)
+    original = RetrievalItem(image.id, image.path, (), positives=image.positives, source=image.cluster)
+    return _negate_item(original, negations, rules, "if missing") if negations else None
 
 
 NEGCAP = 3  # captions per image of CC12M-NegCap
