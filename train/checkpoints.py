@@ -29,10 +29,10 @@ class State:
 
     names: Sequence[str]  # of the trained parameters
     parameters: Sequence[torch.nn.Parameter]
-    optimizer: Any  # its state is flat per parameter
-    schedule: Any
+    optimizer: Any  # its state per parameter is a flat dictionary, as AdamW's
+    schedule: Any  # of the learning rate
     average: Any = None  # has `shadow_params` and `optimization_step`, as diffusers' EMAModel
-    modules: Mapping[str, torch.nn.Module] = field(default_factory=dict)  # change without gradients
+    modules: Mapping[str, torch.nn.Module] = field(default_factory=dict)  # changed without gradients
 
 
 class Checkpoints:
@@ -44,7 +44,7 @@ class Checkpoints:
         self._keep, self._state, self._losses = keep, state, losses
 
     def latest(self) -> Path | None:
-        return max(self.folder.glob("step-*"), default=None)
+        return max(self.folder.glob("step-*"), default=None)  # eight digits: names sort as numbers
 
     def _list_tensors(self) -> dict[str, Tensors]:
         """File stem -> tensors by name: all that a step changes in place, except the optimizer's."""
@@ -71,7 +71,8 @@ class Checkpoints:
             draft.replace(self.folder / f"step-{step:08d}")
         except (OSError, safetensors.SafetensorError) as error:
             shutil.rmtree(draft, ignore_errors=True)
-            newest, cause = self.latest(), " ".join(str(error).split())
+            newest = self.latest()
+            cause = " ".join(str(error).split())  # on one line
             kept = f"the last good checkpoint is '{newest}'" if newest else "there is no earlier checkpoint"
             raise UserError(
                 f"The checkpoint at step {step} was not written to '{self.folder}' ({cause}), {kept}; "
@@ -82,8 +83,8 @@ class Checkpoints:
 
     def _write(self, step: int, folder: Path) -> None:
         # The optimizer's state: parameter number -> tensors (safetensors) and scalars (JSON) by key.
-        state, tensors, scalars = self._state, Tensors(), dict[str, Any]()
-        optimizer = _unwrap(state.optimizer).state_dict()
+        tensors, scalars = Tensors(), dict[str, Any]()
+        optimizer = _unwrap(self._state.optimizer).state_dict()
         for number, values in optimizer["state"].items():
             for key, value in values.items():
                 # Cloned: 8-bit optimizers share a table among parameters, which safetensors refuses.
@@ -93,10 +94,11 @@ class Checkpoints:
                     scalars.setdefault(str(number), {})[key] = value
         for name, content in {**self._list_tensors(), "optimizer": tensors}.items():
             _save(content, folder / f"{name}.safetensors")
+        average = self._state.average
         facts = {
             "step": step,
-            "schedule": state.schedule.state_dict(),
-            "average_steps": None if state.average is None else state.average.optimization_step,
+            "schedule": self._state.schedule.state_dict(),
+            "average_steps": None if average is None else average.optimization_step,
             "optimizer": {"plain": scalars, "groups": optimizer["param_groups"]},
             # A checkpoint counts only if its files have these sizes.
             "bytes": {file.name: file.stat().st_size for file in folder.glob("*.safetensors")},
@@ -105,8 +107,8 @@ class Checkpoints:
 
     def restore(self, folder: Path) -> int:
         """Load a checkpoint into `state`; returns its number of steps. Raises UserError."""
-        state, schema = self._state, atomic.record({"step": int, "bytes": dict[str, int]})
-        facts = atomic.read_json(folder / "state.json", schema)
+        state = self._state
+        facts = atomic.read_json(folder / "state.json", atomic.record({"step": int, "bytes": dict[str, int]}))
         for name, size in facts["bytes"].items():
             if not (folder / name).is_file() or (folder / name).stat().st_size != size:
                 raise UserError(f"'{folder / name}' is damaged; remove '{folder}' and rerun the command.")

@@ -16,6 +16,7 @@ import torch
 from nein.loading.errors import UserError
 from nein.train.options import Learning
 
+# --- OUT/model -------------------------------------------------------------------------------------------
 MODEL = "model"  # the folder in OUT
 Facts = Mapping[str, Any]  # about a run, from `train.loop.Record.facts`
 
@@ -56,34 +57,35 @@ def cut_paths(value: Any) -> Any:
 
 
 def remove_paths(folder: Path) -> None:
-    """Remove local paths from the configurations that libraries have written."""
+    """Remove local paths from the configurations that libraries wrote into a model folder."""
     for file in (*folder.rglob("*config.json"), *folder.glob("model_index.json")):
         content = json.loads(file.read_text(encoding="utf-8"))
         content.pop("_name_or_path", None)
         file.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def format_card(config: Learning, facts: Facts, head: list[str], title: str, paragraphs: list[str]) -> str:
-    """Model card in Markdown: YAML head, title, paragraphs, and a table of options: those that are not at
-    their defaults, and those of `config.CARD_OPTIONS`. head: lines of YAML; a base on the hub is added."""
-    base, defaults = str(facts["base"]), type(config)().identity()
+def format_card(
+    facts: Facts, default: Learning, *, head: list[str], title: str, paragraphs: list[str]
+) -> str:
+    """Model card in Markdown: YAML head, title, paragraphs, and a table of options: those that differ from
+    `default`, and those of its `CARD_OPTIONS`. head: lines of YAML; a base on the hub is added."""
+    base, default_values = str(facts["base"]), default.identity()
     is_hub_id = re.fullmatch(r"[\w.-]+/[\w.-]+(@[\w./-]+)?", base)  # OWNER/NAME[@REVISION]
     if is_hub_id and not Path(base).exists():
         head = [f"base_model: {base.partition('@')[0]}", *head]
     table = ["| option | value |", "|---|---|"]
     for key, value in facts["options"].items():
-        if key in config.CARD_OPTIONS or value != defaults.get(key):
+        if key in default.CARD_OPTIONS or value != default_values.get(key):
             table.append(f"| {key} | {', '.join(value) if isinstance(value, list) else value} |")
-    start = "\n".join(["---", *head, "---", f"# {title}"])
-    return "\n\n".join([start, *paragraphs, "\n".join(table)]) + "\n"
+    head_and_title = "\n".join(["---", *head, "---", f"# {title}"])
+    return "\n\n".join([head_and_title, *paragraphs, "\n".join(table)]) + "\n"
 
 
+# --- added words -----------------------------------------------------------------------------------------
 @torch.no_grad()
 def add_words(tokenizer: Any, model: Any, words: Sequence[str]) -> int:
-    """Add `words` to a fast tokenizer of transformers and the model's embeddings; returns how many are new.
-
-    A new row of the embeddings, and of an output layer, is the mean of the rows of the word's pieces.
-    """
+    """Add `words` to a fast tokenizer of transformers and to the model; returns how many are new. A new row
+    of the embeddings, and of an output layer, is the mean of the rows of the word's pieces."""
     from tokenizers import AddedToken
 
     pieces = {word: tokenizer(f" {word}", add_special_tokens=False)["input_ids"] for word in words}

@@ -28,7 +28,7 @@ from nein.engine.images import ImageError
 from nein.engine.machine import Processes, read_ahead
 
 FORMAT = 3  # of the files; with another number all features are encoded again
-OPEN_FILES = 4096  # memory-mapped at a time, which costs no memory
+OPEN_FILES = 4096  # files open at a time; they are memory-mapped, which costs no memory
 
 
 # --- stored features -------------------------------------------------------------------------------------
@@ -48,9 +48,10 @@ def read_sizes(files: Iterable[Path]) -> list[int | None]:
 class FeatureFiles:
     """Stored features of entries 0 to `count` - 1: image pairs, images or sentences.
 
-    key   Index -> string that is unique in the folder, and changes when the entry's files do.
-    read  Index -> input of the encoder. Raises ImageError.
-    size  Entries per file.
+    kind        Start of the file names.
+    key         Index -> string that is unique in the folder, and changes when the entry's files do.
+    read        Index -> input of the encoder. Raises ImageError.
+    block_size  Entries per file.
     """
 
     def __init__(
@@ -61,23 +62,21 @@ class FeatureFiles:
         *,
         key: Callable[[int], str],
         read: Callable[[int], Any],
-        size: int,
+        block_size: int,
     ) -> None:
-        self.folder, self._read_entry, self._size = folder, read, size
-        self._blocks = [range(start, min(start + size, count)) for start in range(0, count, size)]
+        self.folder, self._read_entry, self._block_size = folder, read, block_size
+        starts = range(0, count, block_size)
+        self._blocks = [range(start, min(start + block_size, count)) for start in starts]
         self._files = []
         for block in self._blocks:
             content = json.dumps([FORMAT, *map(key, block)])
             address = hashlib.sha256(content.encode()).hexdigest()[:24]
             self._files.append(folder / f"{kind}-{address}.safetensors")
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # a file is opened once, though several threads read
         self._open = functools.lru_cache(OPEN_FILES)(lambda file: safetensors.safe_open(file, framework="pt"))
 
     def make(
-        self,
-        encode: Callable[[list[Any]], Mapping[str, torch.Tensor]],
-        processes: Processes,
-        ahead: int = 1,
+        self, encode: Callable[[list[Any]], Mapping[str, torch.Tensor]], processes: Processes, ahead: int = 1
     ) -> None:
         """Encode missing blocks, shared among processes; `ahead` blocks are prefetched.
 
@@ -122,14 +121,14 @@ class FeatureFiles:
         for number, file in enumerate(self._files):
             with safetensors.safe_open(file, framework="pt") as opened:
                 by_row = json.loads((opened.metadata() or {})["unreadable"])
-            reasons |= {number * self._size + int(row): reason for row, reason in by_row.items()}
+            reasons |= {self._blocks[number][int(row)]: reason for row, reason in by_row.items()}
         return reasons
 
     def read_row(self, index: int, name: str, *inner: int) -> torch.Tensor:
         """Row of an entry in the tensor `name`, or its part at `inner`, on the CPU. Raises ImageError."""
         if index in self.unreadable:
             raise ImageError(self.unreadable[index])
-        number, row = divmod(index, self._size)
+        number, row = divmod(index, self._block_size)  # number of the block, row in it
         key = (row, *inner)
         with self._lock:
             return self._open(self._files[number]).get_slice(name)[key]  # reads these bytes alone
@@ -137,12 +136,13 @@ class FeatureFiles:
 
 # --- order of examples -----------------------------------------------------------------------------------
 class Passes:
-    """Endless stream of example indices; a position counts the examples taken by all processes. Each pass
-    takes the first `length` of `count` in a new order, drawn from seed, name and pass. Thread-safe."""
+    """Endless stream of example indices, in passes over `count` examples. A pass takes the first `length` of
+    them in a new random order, drawn from seed, name and number of the pass. A position in the stream counts
+    the examples that all processes took before. Thread-safe."""
 
     def __init__(self, count: int, length: int, name: str, seed: int) -> None:
         self.count, self.length, self.name, self.seed = count, length, name, seed
-        # Two: prefetch threads may still read the previous pass.
+        # Two orders are kept: prefetch threads may still read the previous pass.
         self._shuffled = functools.lru_cache(2)(self._shuffle)
 
     def _shuffle(self, number: int) -> np.ndarray:

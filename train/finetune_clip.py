@@ -54,17 +54,17 @@ def train(config: ClipConfig, session: Session) -> Path:
     from nein.train import loop
     from nein.train.checkpoints import State
     from nein.train.clip_finetuning import data, towers
-    from nein.train.export import write_model
+    from nein.train.export import MODEL, write_model
     from nein.train.features import seed_step
     from nein.train.loop import Record
 
     # -------------------------------------------------------------------------------- processes and batches
-    accelerator, world, device = session.accelerator, session.processes, session.accelerator.device
-    for flag in ("batch_size", "questions_per_step"):
-        if getattr(config, flag) % world.size:
+    accelerator, processes, device = session.accelerator, session.processes, session.accelerator.device
+    given = {"--batch-size": config.batch_size, "--questions-per-step": config.questions_per_step}
+    for flag, count in given.items():
+        if count % processes.size:
             raise UserError(
-                f"--{flag.replace('_', '-')} {getattr(config, flag)} does not divide into {world.size} "
-                "processes; pass a multiple."
+                f"{flag} {count} does not divide into {processes.size} processes; pass a multiple."
             )
     alpha = config.alphas[0]
 
@@ -74,11 +74,12 @@ def train(config: ClipConfig, session: Session) -> Path:
         tower.add_words(config.words)
     corpus = data.load(config)
     steps = towers.count_steps(config, corpus)
-    record = Record(config, session, corpus.facts, tower.dual.source.digest, steps)
+    digest = tower.dual.source.digest  # of the weights
+    record = Record(config, session, data=corpus.facts, base_sha256=digest, steps=steps)
     record.open()
-    folder = config.out_dir / "model"
+    folder = config.out_dir / MODEL
     if folder.is_dir():
-        record.complete()
+        record.complete()  # again: a kill may have come before
         record.say(f"Already finished: {folder}")
         return folder
     if config.warmup >= steps:
@@ -89,7 +90,7 @@ def train(config: ClipConfig, session: Session) -> Path:
     features = None
     if config.trainable == "text":
         features = data.Features(corpus, tower.dual, Path(config.features) if config.features else None)
-        features.make(world, config.workers)
+        features.make(processes, config.workers)
     reader = data.Reader(config, corpus, features)
 
     # ---------------------------------------------------------------------------------------------- optimizer
@@ -98,16 +99,16 @@ def train(config: ClipConfig, session: Session) -> Path:
     names = [name for name, parameter in tower.named_parameters() if parameter.requires_grad]
     parameters = [parameter for parameter in tower.parameters() if parameter.requires_grad]
     optimizer = config.adamw(tower.parameter_groups(config.weight_decay))
-    rate = towers.make_schedule(config, optimizer, corpus)
+    schedule = towers.make_schedule(config, optimizer, corpus)
     network, optimizer = accelerator.prepare(tower, optimizer)
-    state = State(names, parameters, optimizer, rate)
+    state = State(names, parameters, optimizer, schedule)
 
     # -------------------------------------------------------------------------------------------------- loop
     def read(step: int) -> tuple[Any, ...]:
         """This process's part of a step, as inputs of the towers, on the CPU."""
-        members = reader.read(step, world.rank, world.size)
+        members = reader.read(step, processes.rank, processes.size)
 
-        def prepare(images: list[Any]) -> Any:
+        def prepare(images: list[Any]) -> towers.Inputs:
             if not images:
                 return None
             if features is not None:
@@ -127,15 +128,15 @@ def train(config: ClipConfig, session: Session) -> Path:
         )
 
     def learn(step: int, parts: tuple[Any, ...]) -> loop.Loss:
-        *inputs, correct, rows = send_to_device(parts, device, non_blocking=True)
-        seed_step(config.seed, world.rank, step * config.batch_size)  # for towers with dropout
+        *inputs, correct, option_rows = send_to_device(parts, device, non_blocking=True)
+        seed_step(config.seed, processes.rank, step * config.batch_size)  # for towers with dropout
         # (B, D), (B, D), (Q, D), (distinct texts, D), ()
         image, text, question_image, options, scale = network(*inputs)
         loss = torch.zeros((), device=device)
         if image is not None:
             loss = loss + alpha * towers.contrastive_loss(image, text, scale)
         if options is not None:
-            options = options[rows]  # (distinct texts, D) => (Q, options, D)
+            options = options[option_rows]  # (distinct texts, D) => (Q, options, D)
             loss = loss + (1 - alpha) * towers.choice_loss(
                 question_image, options, correct, scale, config.protocol
             )
@@ -153,13 +154,13 @@ def train(config: ClipConfig, session: Session) -> Path:
     )
 
     # ------------------------------------------------------------------------------------------------ export
-    if world.is_main:
+    if processes.is_main:
         facts = record.facts()
         with write_model(config.out_dir, facts, towers.write_card(config, facts)) as draft:
             tower.save(draft)
         record.complete()
         record.say(f"Result: {folder}")
-    world.barrier()
+    processes.barrier()
     return folder
 
 

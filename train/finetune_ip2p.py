@@ -54,22 +54,22 @@ def train(config: TuneConfig, session: Session) -> None:
     from nein.train.loop import Record
 
     # -------------------------------------------------------------------------------- processes and batches
-    accelerator, world, device = session.accelerator, session.processes, session.accelerator.device
-    per_process = config.batch_size // world.size
+    accelerator, processes, device = session.accelerator, session.processes, session.accelerator.device
+    per_process = config.batch_size // processes.size
     micro = min(config.micro_batch or per_process, per_process)
-    if config.batch_size % world.size or per_process % micro:
+    if config.batch_size % processes.size or per_process % micro:
         raise UserError(
-            f"--batch-size {config.batch_size} does not divide into {world.size} processes and micro-batches "
-            f"of {micro}; pass a multiple of both."
+            f"--batch-size {config.batch_size} does not divide into {processes.size} processes and "
+            f"micro-batches of {micro}; pass a multiple of both."
         )
 
     # ----------------------------------------------------------------------------------------- base and data
-    pairs = load(config, check_images=world.is_main)
+    pairs = load(config, check_images=processes.is_main)
     base = model.load_base(config)
     unet, scheduler = base.pipeline.unet, model.make_noise_scheduler(base.pipeline)
     order = batches.Order(pairs, config.mix_affirmative, config.seed)
     steps = config.steps or math.ceil(order.count_positions(config.epochs or 0) / config.batch_size)
-    record = Record(config, session, pairs.facts, base.weights_sha256, steps)
+    record = Record(config, session, data=pairs.facts, base_sha256=base.weights_sha256, steps=steps)
     record.open()
     if config.validate_every:  # fail now if the validation cannot run, not after hours of training
         NEIN.runs(config.build_validation(editor=["identity"]), str(device))
@@ -77,12 +77,13 @@ def train(config: TuneConfig, session: Session) -> None:
     # ---------------------------------------------------------------------------------------------- features
     dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
     encoder = Encoder(base.pipeline, device, dtype)
-    shape = encoder.latent_shape(config.resolution)  # (C, h, w)
-    scaling = encoder.scaling_factor
+    latent_shape = encoder.latent_shape(config.resolution)  # (C, h, w)
+    scaling_factor = encoder.scaling_factor
     features = Features(config, pairs, base.pipeline)
-    features.make(encoder, world)
+    features.make(encoder, processes)
     del encoder  # frees memory for the UNet
-    loader = batches.Loader(config, order, features, shape, scheduler.config.num_train_timesteps)
+    timesteps = scheduler.config.num_train_timesteps
+    loader = batches.Loader(config, order, features, shape=latent_shape, timesteps=timesteps)
 
     # -------------------------------------------------------------------------- weights, optimizer, averaging
     torch.manual_seed(config.seed)  # the same initial LoRA matrices in every process
@@ -102,25 +103,25 @@ def train(config: TuneConfig, session: Session) -> None:
     # -------------------------------------------------------------------------------------------------- loop
     def read(step: int) -> list[Any]:
         """Members of this process's part of a step, in micro-batches."""
-        positions = list_positions(step, config.batch_size, world.rank, world.size)
+        positions = list_positions(step, config.batch_size, processes.rank, processes.size)
         return [loader.read(positions[start : start + micro]) for start in range(0, len(positions), micro)]
 
-    def learn(step: int, parts: list[Any]) -> loop.Loss:
-        seed_step(config.seed, world.rank, step * config.batch_size)
+    def learn(step: int, micro_batches: list[Any]) -> loop.Loss:
+        seed_step(config.seed, processes.rank, step * config.batch_size)
         total = torch.zeros((), device=device)  # mean loss of this process
-        for number, members in enumerate(parts):
+        for number, members in enumerate(micro_batches, start=1):
             batch = loader.collate(members, device)
-            last = number + 1 == len(parts)  # gradients are averaged over processes once per step
-            with contextlib.nullcontext() if last else accelerator.no_sync(network):
+            is_last = number == len(micro_batches)  # gradients are averaged over processes once per step
+            with contextlib.nullcontext() if is_last else accelerator.no_sync(network):
                 losses = model.compute_losses(
                     network,
                     batch,
                     scheduler,
-                    scaling_factor=scaling,
+                    scaling_factor=scaling_factor,
                     snr_gamma=config.snr_gamma,
                     changed_weight=config.changed_weight,
                 )  # (micro-batch,)
-                loss = losses.mean() / len(parts)
+                loss = losses.mean() / len(micro_batches)
                 accelerator.backward(loss)
             total += loss.detach()
         return total, {}
@@ -129,24 +130,28 @@ def train(config: TuneConfig, session: Session) -> None:
         learned = model.copy_averaged(accelerator.unwrap_model(network), average)  # as it would be exported
         return model.validate(config, session, base.pipeline, step, learned)
 
+    def update_average(step: int) -> None:
+        if average is not None:
+            average.step(parameters)
+
     loop.run(
         record,
         state,
         read=read,
         step=learn,
-        after=lambda step: average.step(parameters) if average is not None else None,
+        after=update_average,
         validate=validate,
         validate_every=config.validate_every,
         skipped=loader.skipped,
     )
 
     # ------------------------------------------------------------------------------------------------ export
-    if world.is_main:
-        learned = accelerator.unwrap_model(network)
-        folder = model.export(config, base.pipeline, learned, average, record.facts())
+    if processes.is_main:
+        unwrapped = accelerator.unwrap_model(network)
+        folder = model.export(config, base.pipeline, unwrapped, average, record.facts())
         record.complete()
         record.say(f"Result: {folder}")
-    world.barrier()
+    processes.barrier()
 
 
 if __name__ == "__main__":

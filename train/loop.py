@@ -36,13 +36,13 @@ from nein.train.options import RunOptions
 
 #: Result of a step: the detached loss, () float32, and further numbers for the log.
 Loss = tuple[torch.Tensor, Mapping[str, SupportsFloat]]
-LOG, VALIDATION = "log.jsonl", "validation.jsonl"
+LOG, VALIDATION = "log.jsonl", "validation.jsonl"  # files of a run folder
 DIVERGED_HINT = "Try a lower learning rate, a longer warm-up, --clip 1, or --precision fp32, in a new folder."
 
 
 # --- run folder and logs ---------------------------------------------------------------------------------
 class RunFolder(Folder):
-    content_name = "a run"
+    content_name = "a run"  # in error messages of `Folder`
 
 
 class Record:
@@ -50,12 +50,17 @@ class Record:
     weights and total steps identify it: a command resumes only a folder with the same identity."""
 
     def __init__(
-        self, config: RunOptions, session: Session, data: Mapping[str, object], base_sha256: str, steps: int
+        self,
+        config: RunOptions,
+        session: Session,
+        *,
+        data: Mapping[str, object],
+        base_sha256: str,
+        steps: int,
     ) -> None:
         self.config, self.session, self.steps = config, session, steps
         self._data, self._base_sha256 = dict(data), base_sha256
-        self._out = config.out_dir
-        self._folder = RunFolder(self._out)
+        self._folder = RunFolder(config.out_dir)
         self._command_start = self._entry_start = time.perf_counter()
         self._earlier_seconds = 0.0  # spent by earlier commands
         self.losses = torch.zeros(2, dtype=torch.float64)  # [sum, steps] since the last entry; checkpointed
@@ -82,6 +87,7 @@ class Record:
         facts = {"config": dataclasses.asdict(config), "data": self._data, "invocation": invocation}
         if processes.is_main:
             identity = json.loads(json.dumps(identity))  # tuples become lists, as in the stored one
+            # --overwrite removes a run of another identity, and an earlier run of this one.
             self._folder.open(identity, facts, overwrite=config.overwrite, anew=config.overwrite)
         processes.barrier()
 
@@ -89,19 +95,19 @@ class Record:
         """Drop the log entries after `step`, the number of steps in the checkpoint."""
         if not self.session.processes.is_main:
             return
-        for name in (LOG, VALIDATION):
-            if (self._out / name).exists():
-                lines = (self._out / name).read_bytes().splitlines(keepends=True)
+        for file in (self.config.out_dir / LOG, self.config.out_dir / VALIDATION):
+            if file.exists():
+                lines = file.read_bytes().splitlines(keepends=True)
                 rows = [json.loads(line) for line in lines if line.endswith(b"\n")]  # a kill cuts the last
-                atomic.write_lines(self._out / name, [row for row in rows if row["step"] <= step])
+                atomic.write_lines(file, [row for row in rows if row["step"] <= step])
         logged = self._read_rows(LOG)
         self._earlier_seconds = logged[-1]["seconds"] if logged else 0.0
         if checkpoint is not None:
             self.say(f"Resuming from '{checkpoint}'.")
 
     def _read_rows(self, name: str) -> list[dict[str, Any]]:
-        path = self._out / name
-        return atomic.read_lines(path) if path.exists() else []
+        file = self.config.out_dir / name
+        return atomic.read_lines(file) if file.exists() else []
 
     def complete(self) -> None:
         """Mark the run as finished."""
@@ -129,8 +135,8 @@ class Record:
         return self._earlier_seconds + time.perf_counter() - self._command_start
 
     def add_step(self, step: int, loss_and_norm: torch.Tensor, checkpoint: Path | None) -> None:
-        """Add a step's loss to the next log entry. loss_and_norm: (2,), averaged over processes. Raises
-        UserError if the loss or the gradient norm is NaN or infinite."""
+        """Add a step's loss to the next log entry. loss_and_norm: (2,) [loss, gradient norm], averaged over
+        processes. Raises UserError if one of them is NaN or infinite."""
         loss, norm = loss_and_norm.tolist()
         if not (math.isfinite(loss) and math.isfinite(norm)):
             quantity = "loss" if not math.isfinite(loss) else "gradient"
@@ -146,12 +152,13 @@ class Record:
     ) -> None:
         """Write a log entry: the mean loss since the last one, `numbers` of the last step alone, the learning
         rate, the number of unreadable examples so far. Update the progress bar."""
-        now, peaks = time.perf_counter(), machine.peak_memory()
+        now = time.perf_counter()
         pairs, seconds = self._entry_steps * self.config.batch_size, max(now - self._entry_start, 1e-9)
-        total, count = self.losses.tolist()
+        peaks = machine.peak_memory()  # bytes
+        loss_sum, count = self.losses.tolist()
         row = {
             "step": step,
-            "loss": total / count,
+            "loss": loss_sum / count,
             **{name: float(value) for name, value in numbers.items()},
             "gradient_norm": self._gradient_norm,
             "learning_rate": rate,
@@ -172,13 +179,13 @@ class Record:
         self._entry_start = time.perf_counter()  # the time of a validation is not training time
 
     def _write_row(self, name: str, prefix: str, row: Mapping[str, float]) -> None:
-        """Append a row to a file and send it to the trackers; the first row starts them."""
+        """Append a row to the file `name` and send it to the trackers; the first row starts them."""
         accelerator = self.session.accelerator
         if self.session.processes.is_main:
             if self.config.trackers and not accelerator.trackers:
                 options = tracking.select_plain(dataclasses.asdict(self.config))
                 accelerator.init_trackers(tracking.FOLDER, config=options)
-            with (self._out / name).open("a", encoding="utf-8") as file:
+            with (self.config.out_dir / name).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
         numbers = {f"{prefix}/{key}": value for key, value in row.items() if key != "step"}
         accelerator.log(numbers, step=row["step"])
@@ -191,13 +198,14 @@ class Record:
 # --- processes -------------------------------------------------------------------------------------------
 class Session(contextlib.ExitStack):
     """The launcher's process group (one process without a launcher), and a lock on the run folder. Raises
-    UserError for options that this machine cannot serve, and while another command uses the folder."""
+    UserError for options that do not suit this machine, and while another command uses the folder."""
 
     def __init__(self, config: RunOptions) -> None:
         from accelerate import Accelerator, InitProcessGroupKwargs
 
         super().__init__()
         machine.tune_process()
+        # TF32: faster float32 products on GPUs.
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
         tracking.check(config.trackers)
         self.accelerator: Any = Accelerator(
@@ -209,12 +217,12 @@ class Session(contextlib.ExitStack):
             kwargs_handlers=[InitProcessGroupKwargs(timeout=datetime.timedelta(days=1))],
         )
         self.callback(self._shut_down)
-        is_distributed = self.accelerator.num_processes > 1
+        size = self.accelerator.num_processes
         self.processes = Processes(
             rank=self.accelerator.process_index,
-            size=self.accelerator.num_processes,
+            size=size,
             local_rank=self.accelerator.local_process_index,
-            _state=self.accelerator.state if is_distributed else None,
+            _state=self.accelerator.state if size > 1 else None,
         )
         if self.processes.is_main:
             try:
@@ -225,8 +233,8 @@ class Session(contextlib.ExitStack):
                 raise
         self._memory_hint = config.MEMORY_ADVICE
 
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        super().__exit__(kind, error, trace)
+    def __exit__(self, error_type: Any, error: Any, trace: Any) -> None:
+        super().__exit__(error_type, error, trace)
         if isinstance(error, torch.OutOfMemoryError):
             raise UserError(f"Out of memory; {self._memory_hint}. Checkpoints are kept.") from None
 
@@ -267,7 +275,7 @@ def run(
     after     Called with the step number after each optimizer step.
     validate  Number of steps done -> estimates by name; called before the first step, every `validate_every`
               steps, and at the end.
-    stop      Leave after so many steps; the schedule still covers all.
+    stop      Last step of this call, if not that of the run; the learning rate schedule is the run's.
     skipped   Unreadable examples so far: their count is logged.
 
     Every process calls it. Raises UserError.
@@ -301,21 +309,21 @@ def run(
             steps_done = number + 1
 
             # What is due after this step: log entry, checkpoint, validation.
-            ends = steps_done == last
-            logs = ends or steps_done % config.log_every == 0
-            saves = ends or steps_done % config.save_every == 0
-            validates = validate_every and (ends or steps_done % validate_every == 0)
-            unread = 0 if logs or saves or validates else 1
+            is_last = steps_done == last
+            log_due = is_last or steps_done % config.log_every == 0
+            save_due = is_last or steps_done % config.save_every == 0
+            validation_due = validate_every and (is_last or steps_done % validate_every == 0)
+            unread = 0 if log_due or save_due or validation_due else 1
             while len(pending) > unread:
                 record.add_step(*pending.pop(0), checkpoints.latest())
-            if logs:
+            if log_due:
                 record.log(steps_done, numbers, rate=rate, skipped=len(skipped), bar=bar)
             bar.update()
-            if saves:
+            if save_due:
                 if processes.is_main:
                     checkpoints.save(steps_done)
                 processes.barrier()
-            if validates and validate is not None:
+            if validation_due and validate is not None:
                 record.log_validation(steps_done, validate(steps_done))
     return steps_done
 

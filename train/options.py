@@ -21,7 +21,8 @@ BelowOne = Annotated[float, Field(ge=0, lt=1)]
 
 
 def option(default: Any, text: str, group: str, *, decides: bool = True, **more: Any) -> Any:
-    """Field with a help text. decides: its value changes the weights, so a resumed run must keep it."""
+    """Field with a help text. decides: its value changes the weights, so a resumed run must keep it. A flag
+    that is off by default also gets --no-NAME: a recipe may turn it on."""
     return options.option(default, text, group, decides=decides, negatable=default is False, **more)
 
 
@@ -36,7 +37,7 @@ class RunOptions(TrackerOptions):
 
     MEMORY_ADVICE: ClassVar[str] = "lower --batch-size"  # in the message after an out-of-memory error
 
-    base: str
+    base: str  # these three: help and defaults in the subclasses
     batch_size: PositiveInt
     clip: NonNegativeFloat
 
@@ -91,8 +92,8 @@ class Learning(RunOptions):
         """torch.optim.AdamW for parameters, or for parameter groups."""
         from torch.optim import AdamW
 
-        betas = (self.beta1, self.beta2)
-        return AdamW(parameters, self.learning_rate, betas, self.epsilon, self.weight_decay, **more)
+        more |= {"betas": (self.beta1, self.beta2), "eps": self.epsilon, "weight_decay": self.weight_decay}
+        return AdamW(parameters, lr=self.learning_rate, **more)
 
     @classmethod
     def parse_line(cls, argv: Sequence[str]) -> tuple[Any, bool]:
@@ -104,9 +105,8 @@ class Learning(RunOptions):
         elif given == {"--epochs"}:
             config.steps = None
         if (config.epochs is None) == (config.steps is None):
-            raise UserError(
-                f"Pass either --epochs or --steps, not both (--{cls.preset_option} sets one of them)."
-            )
+            sets_one = f"--{cls.preset_option} sets one of them"
+            raise UserError(f"Pass either --epochs or --steps, not both ({sets_one}).")
         return config, dry_run
 
     @classmethod

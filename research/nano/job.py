@@ -160,7 +160,9 @@ def run(job: Job, *, device: torch.device, seed: int, work: Path) -> dict[str, A
         workers=1,
     )
     with Session(options) as session:
-        record = Record(options, session, {"records_sha256": world_version()}, "none", job.steps)
+        record = Record(
+            options, session, data={"records_sha256": world_version()}, base_sha256="none", steps=job.steps
+        )
         record.open()
         done = loop.run(
             record, state, read=lambda step: None, step=learn, after=follow, stop=job.stop, title=job.name

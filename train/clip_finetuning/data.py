@@ -1,15 +1,17 @@
 """Load the training data of a CLIP, images with captions and images with questions, and read its batches.
 
-Examples and crops are functions of (seed, position); positions: see `train.features.Passes`.
+In this order: data files, image features, batches. Examples and crops are functions of (seed, position), as
+explained in `train.features.Passes`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +34,9 @@ from nein.train.clip_finetuning.options import ClipConfig
 from nein.train.features import FeatureFiles, Passes, list_positions, read_sizes, stamp_files
 
 log = logging.getLogger(__name__)
-TRIES = 100  # records tried, from the first with an undecodable image
-BLOCK = 256  # images per feature file
-STAMPED = 100_000  # images, evenly spread, whose file sizes identify the data
 
 
+# --- data files ------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Part:
     """One data file: its records, and the reader of their images."""
@@ -54,23 +54,26 @@ class Corpus:
     facts: dict[str, Any]  # for the manifest
 
 
+MOST_SIZES = 100_000  # images of a file, evenly spread, whose sizes in bytes identify the data
+
+
 def load(config: ClipConfig) -> Corpus:
     """Read or draw both data files. Raises UserError for unusable ones."""
     from nein.datasets.negbench import drawn
 
-    scenes, seed, wordings = config.nano_scenes, config.seed, config.wordings
     captions: Sequence[RetrievalItem]
     questions: Sequence[Question]
     rows_skipped = 0
     # Read or draw the records.
+    drawing: Any = {"scenes": config.nano_scenes, "seed": config.seed, "wordings": config.wordings}
     if is_nano(config.captions):
         world = find_world(config.captions)
-        captions = drawn.draw_negcap("train", scenes, seed, world, wordings, config.original_captions)
+        captions = drawn.draw_negcap("train", world=world, originals=config.original_captions, **drawing)
     else:
         captions, rows_skipped = read_captions(config)
     if is_nano(config.questions):
         world = find_world(config.questions)
-        questions = drawn.draw_negmcq("train", scenes, seed, world, wordings, config.caption_questions)
+        questions = drawn.draw_negmcq("train", world=world, hard=config.caption_questions, **drawing)
     else:
         questions = official.read_questions(Path(config.questions))
     captions, questions = captions[: config.limit], questions[: config.limit]
@@ -101,7 +104,7 @@ def load(config: ClipConfig) -> Corpus:
             media[folder] = Drawn(drawn.draw_image) if folder is None else Files(root, folder)
         for record in records:
             digest.update(repr(record).encode("utf-8", "surrogatepass"))
-        stride = -(-len(records) // STAMPED)  # rounded up
+        stride = math.ceil(len(records) / MOST_SIZES)
         images = [record.image for record in records[::stride]]
         sizes.append(read_sizes(media[folder].files(images)))
         parts.append(Part(records, media[folder]))
@@ -118,10 +121,11 @@ def load(config: ClipConfig) -> Corpus:
 
 
 def read_captions(config: ClipConfig) -> tuple[list[RetrievalItem], int]:
-    """Images with their captions, up to `--limit`, and the number of rows skipped for want of a caption (the
+    """Images with their captions, up to `--limit`, and the number of rows without a caption, all skipped (the
     released `*_neg_captions.csv` have some). Raises UserError with file and line."""
-    path, rows_skipped = Path(config.captions), 0
+    path = Path(config.captions)
     items: list[RetrievalItem] = []
+    rows_skipped = 0
     for line, row in official.iter_rows(path, (config.image_column,)):
         location = f"'{path}', line {line}"
         column = official.find_caption_column(list(row), path, config.caption_column)
@@ -142,15 +146,8 @@ def read_captions(config: ClipConfig) -> tuple[list[RetrievalItem], int]:
     return items, rows_skipped
 
 
-@dataclass(frozen=True)
-class Members:
-    """One process's part of a step. An image is (H, W, 3) uint8, or its number in `Features`."""
-
-    images: list[Any]  # one per caption
-    captions: list[str]
-    question_images: list[Any]  # one per question
-    options: list[tuple[str, ...]]  # of each question
-    correct: list[int]  # index of the right option of each question
+# --- image features --------------------------------------------------------------------------------------
+BLOCK = 256  # images per feature file
 
 
 class Features:
@@ -168,8 +165,9 @@ class Features:
                     self._numbers[key] = len(self._images)
                     self._images.append((part.media, record.image))
         folder = (folder or atomic.cache_root() / "clip-features") / dual.fingerprint
-        count = len(self._images)
-        self._files = FeatureFiles(folder, "pictures", count, key=self._key, read=self._read, size=BLOCK)
+        self._files = FeatureFiles(
+            folder, "pictures", len(self._images), key=self._key, read=self._read, block_size=BLOCK
+        )
 
     def _key(self, number: int) -> str:
         media, reference = self._images[number]
@@ -177,7 +175,7 @@ class Features:
             return f"{world_version()}/{reference}"
         try:
             file = media.path(reference)
-        except ImageError:
+        except ImageError:  # there is no file
             return reference
         return f"{file.resolve()} {stamp_files(file)}"
 
@@ -204,6 +202,21 @@ class Features:
         return torch.stack([self._files.read_row(number, "rows") for number in numbers])
 
 
+# --- batches ---------------------------------------------------------------------------------------------
+TRIES = 100  # records tried, from the first with an unreadable image
+
+
+@dataclass(frozen=True)
+class Members:
+    """One process's part of a step. An image is (H, W, 3) uint8, or its number in `Features`."""
+
+    images: list[Any] = field(default_factory=list)  # one per caption
+    captions: list[str] = field(default_factory=list)
+    question_images: list[Any] = field(default_factory=list)  # one per question
+    options: list[tuple[str, ...]] = field(default_factory=list)  # of each question
+    correct: list[int] = field(default_factory=list)  # index of the right option of each question
+
+
 class Reader:
     """Reads a process's part of a step; thread-safe. With `features`, numbers take the place of images."""
 
@@ -212,22 +225,23 @@ class Reader:
         self.skipped = set[str]()
         # "fixed": an epoch is a fraction of a new order; "paper": it continues the last order.
         fraction = float(config.epoch_share) if config.protocol == "fixed" else 1.0
-        self.passes = []
+        self.passes: list[Passes] = []  # over the captions, over the questions
         for name, part in (("captions", corpus.captions), ("questions", corpus.questions)):
             count = len(part.records)
             self.passes.append(Passes(count, max(1, int(count * fraction)), name, config.seed))
 
     def read(self, step: int, rank: int, size: int) -> Members:
         """Part of process `rank` of `size`: contiguous positions of the step's captions and questions."""
-        config, members = self._config, Members([], [], [], [], [])
+        config, members = self._config, Members()
         alpha = config.alphas[0]
+        caption_passes, question_passes = self.passes
         for position in list_positions(step, config.batch_size if alpha > 0 else 0, rank, size):
-            item, image = self._read_record(self._corpus.captions, self.passes[0].index_at(position))
+            item, image = self._read_record(self._corpus.captions, caption_passes.index_at(position))
             rng = random.Random(sample_seed(config.seed, f"caption/{position}"))
             members.captions.append(rng.choice(item.captions))
             members.images.append(self._crop(image, rng))
         for position in list_positions(step, config.questions_per_step if alpha < 1 else 0, rank, size):
-            question, image = self._read_record(self._corpus.questions, self.passes[1].index_at(position))
+            question, image = self._read_record(self._corpus.questions, question_passes.index_at(position))
             rng = random.Random(sample_seed(config.seed, f"question/{position}"))
             members.options.append(tuple(option.text for option in question.options))
             members.correct.append(question.correct)

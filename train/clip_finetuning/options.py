@@ -30,7 +30,7 @@ class ClipConfig(Learning):
     DESCRIPTION = "Fine-tune a CLIP on negated captions and multiple-choice questions (NegBench)."
     MEMORY_ADVICE = "lower --batch-size and --questions-per-step, or use --precision bf16"
     CARD_OPTIONS = "alpha trainable batch_size questions_per_step learning_rate weight_decay".split()
-    presets = "train/clip-"
+    presets = "train/clip-"  # start of the file names of --preset, in configs/
     preset_names = ("nano", "varied", "paper")
 
     preset: Literal["nano", "varied", "paper"] = setting(
@@ -41,7 +41,7 @@ class ClipConfig(Learning):
         "model to start from: nano:clip, OWNER/NAME[@REVISION], a folder, or open_clip:NAME/TAG",
         "Main",
     )
-    # Strings, as the command line gives them; `alphas` has the numbers.
+    # Strings, as the command line gives them. `alphas` has the numbers.
     alpha: Names = option(["0.99"], "weight of the contrastive loss; several values: a sweep", "Main")
     trainable: Literal["all", "text"] = option("all", "trained weights; text: not the vision tower", "Main")
 
@@ -92,7 +92,7 @@ class ClipConfig(Learning):
             try:
                 value = float(word)
             except ValueError:
-                value = -1.0
+                value = -1.0  # refused below
             if not 0 <= value <= 1:
                 raise UserError(f"--alpha has '{word}'; it must be a number between 0 and 1.")
         if len(set(self.alphas)) < len(self.alphas):
@@ -109,7 +109,7 @@ class ClipConfig(Learning):
             )
 
     def identity(self) -> dict[str, object]:
-        """Options that a resumed run must keep; for "paper" also the scoring, which once was another."""
+        """Options that a resumed run must keep; for "paper" also the scoring: earlier code had another."""
         scoring = {"questions scored by": "dot products"} if self.protocol == "paper" else {}
         return {**super().identity(), **scoring}
 
@@ -118,7 +118,7 @@ class ClipConfig(Learning):
         """Values of --alpha; `train` uses the first, `run` trains a model for each."""
         return [float(word) for word in self.alpha]
 
-    def needs(self) -> list[Need]:
+    def needs(self) -> list[Need]:  # models that `nein fetch` downloads
         from nein.models import needs
 
         return needs.model_needs("dual", self.base)

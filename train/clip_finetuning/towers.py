@@ -1,6 +1,6 @@
-"""Wrap a CLIP-like model for training: forward pass and export, model card, losses, number of steps and rate.
+"""Wrap a CLIP-like model for training: forward pass and export, model card, losses, learning rate schedule.
 
-The model and its preprocessing are those of evaluation (`metrics.dual`).
+A "dual" is such a model with its preprocessing, as evaluation loads it (`metrics.dual`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.nn.functional import all_gather
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
@@ -36,12 +36,14 @@ from nein.train.export import Facts, add_words, format_card
 VISION = ("vision_model.", "visual_projection.", "visual.")
 MAX_SCALE = 100.0  # largest logit scale (CLIP, arXiv:2103.00020, section 2.5)
 
-Tensors = dict[str, torch.Tensor]  # inputs of a tower by name, each (B, ...)
+Tensors = dict[str, Tensor]  # inputs of a tower by name, each (B, ...)
+Inputs = Tensors | None  # None: the step has none
 
 
 # --- model -----------------------------------------------------------------------------------------------
 class Tower(nn.Module):
-    """CLIP-like model as one module: a single forward takes both batches, as data-parallel training needs."""
+    """A CLIP-like model as one module. Data-parallel training needs one forward pass per step: it takes the
+    captions and the questions."""
 
     def __init__(self, dual: Any, reference: str) -> None:
         super().__init__()
@@ -55,9 +57,9 @@ class Tower(nn.Module):
     def choose_weights(self, trainable: str) -> None:
         """Freeze the weights that `trainable` leaves out: "text" the vision tower, "all" none."""
         for name, parameter in self.model.named_parameters():
-            frozen = trainable == "text" and name.startswith(VISION)
+            is_frozen = trainable == "text" and name.startswith(VISION)
             # A sigmoid model's bias shifts all logits equally: the losses do not depend on it.
-            parameter.requires_grad_(not frozen and not name.endswith("logit_bias"))
+            parameter.requires_grad_(not is_frozen and not name.endswith("logit_bias"))
 
     def add_words(self, words: Sequence[str]) -> None:
         """Make each word a token. Raises UserError."""
@@ -89,7 +91,7 @@ class Tower(nn.Module):
             inputs = dual.processor(
                 images=list(images), return_tensors="pt", input_data_format="channels_last"
             )
-            return {key: value for key, value in inputs.items() if isinstance(value, torch.Tensor)}
+            return {key: value for key, value in inputs.items() if isinstance(value, Tensor)}
         from PIL import Image
 
         return {"image": torch.stack([dual.transform(Image.fromarray(image)) for image in images])}
@@ -103,7 +105,7 @@ class Tower(nn.Module):
         names = ("input_ids", "attention_mask") if isinstance(dual, ClipEncoder) else inputs
         return {key: inputs[key].cpu() for key in names}
 
-    def encode_images(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def encode_images(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Image features (B, D), not normalized; stored ones, under the key `features`, are returned."""
         if "features" in inputs:
             return inputs["features"]
@@ -111,28 +113,23 @@ class Tower(nn.Module):
             return self.model.encode_image(inputs["image"])
         return take_features(self.model.get_image_features(**inputs))
 
-    def encode_texts(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def encode_texts(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Text features (B, D), not normalized."""
         if isinstance(self.dual, OpenClipDual):
             return self.model.encode_text(inputs["text"])
         return take_features(self.model.get_text_features(**inputs))
 
     def forward(
-        self,
-        images: Tensors | None,
-        captions: Tensors | None,
-        question_images: Tensors | None,
-        options: Tensors | None,
+        self, images: Inputs, captions: Inputs, question_images: Inputs, options: Inputs
     ) -> tuple[Any, ...]:
         """Features of the four inputs, each (rows, D) or None, and the logit scale (), not its logarithm."""
-        towers = (
-            (self.encode_images, images),
-            (self.encode_texts, captions),
-            (self.encode_images, question_images),
-            (self.encode_texts, options),
+        return (
+            None if images is None else self.encode_images(images),
+            None if captions is None else self.encode_texts(captions),
+            None if question_images is None else self.encode_images(question_images),
+            None if options is None else self.encode_texts(options),
+            self.model.logit_scale.exp(),
         )
-        features = [None if inputs is None else encode(inputs) for encode, inputs in towers]
-        return *features, self.model.logit_scale.exp()
 
     def save(self, folder: Path) -> None:
         """Write the model into an existing folder, in its library's layout."""
@@ -145,36 +142,36 @@ class Tower(nn.Module):
         source = self.dual.source
         with hide_progress(local=True):
             self.model.save_pretrained(folder, safe_serialization=True)
-        parts: list[Any] = [AutoImageProcessor]
+        loaders: list[Any] = [AutoImageProcessor]
         if isinstance(self.dual, ClipEncoder):
             self.dual.tokenizer._tokenizer.save_pretrained(folder)  # may have new words
         else:
-            parts.append(AutoTokenizer)
-        for part in parts:
-            load_pretrained(part, source.reference, revision=source.revision).save_pretrained(folder)
+            loaders.append(AutoTokenizer)
+        for loader in loaders:
+            load_pretrained(loader, source.reference, revision=source.revision).save_pretrained(folder)
 
     def _save_open_clip(self, folder: Path) -> None:
         """Write weights, configuration and tokenizer in open_clip's layout."""
         import open_clip
         from safetensors.torch import save_file
 
-        name = self.reference.removeprefix("open_clip:")
         source = Path(self.reference) if (Path(self.reference) / CONFIG).is_file() else None
         # Configuration: copied from a folder, or rebuilt for a model that open_clip downloaded.
         if source is not None:
             layout = json.loads((source / CONFIG).read_text(encoding="utf-8"))
         else:
+            name = self.reference.removeprefix("open_clip:")  # NAME/TAG, or hf-hub:OWNER/NAME
             name = name if name.startswith("hf-hub:") else name.partition("/")[0]
             config = dict(open_clip.get_model_config(name))
+            # Some weights of a name need this activation, which the name's configuration does not mention.
             if any(type(module).__name__ == "QuickGELU" for module in self.model.modules()):
                 config["quick_gelu"] = True
-            preprocess: Any = getattr(self.model.visual, "preprocess_cfg", None) or {}
-            is_instance = is_dataclass(preprocess) and not isinstance(preprocess, type)
-            preprocess = asdict(preprocess) if is_instance else dict(preprocess)
+            preprocess: Any = getattr(self.model.visual, "preprocess_cfg", None) or {}  # dataclass or dict
+            preprocess = asdict(preprocess) if is_dataclass(preprocess) else dict(preprocess)
             layout = {"model_cfg": config, "preprocess_cfg": preprocess}
         state = self.model.state_dict()
         # Cloned: safetensors refuses tensors that share memory.
-        tensors = {name: value.detach().cpu().contiguous().clone() for name, value in state.items()}
+        tensors = {key: value.detach().cpu().contiguous().clone() for key, value in state.items()}
         save_file(tensors, folder / WEIGHTS)
         (folder / CONFIG).write_text(json.dumps(layout, indent=2) + "\n", encoding="utf-8")
         save_tokenizer(layout["model_cfg"], folder, source)
@@ -182,9 +179,9 @@ class Tower(nn.Module):
 
 def load(reference: str, device: str = "cpu") -> Tower:
     """The model of a reference, in float32. Raises UserError if it cannot be trained."""
-    path = reference if reference.startswith("open_clip:") else references.resolve(reference)
-    dual = metrics.load_dual(path, device=device, dtype="float32", batch_size=64)
-    return Tower(dual, path)
+    resolved = reference if reference.startswith("open_clip:") else references.resolve(reference)
+    dual = metrics.load_dual(resolved, device=device, dtype="float32", batch_size=64)
+    return Tower(dual, resolved)
 
 
 # --- model card ------------------------------------------------------------------------------------------
@@ -206,20 +203,20 @@ def write_card(config: ClipConfig, facts: Facts) -> str:
             "comparable with a paper's."
         )
     paragraphs.append("Evaluate: `nein negbench eval --model FOLDER`.")
-    tags = ["tags: [nein, negbench, clip, negation]"]
-    return format_card(config, facts, tags, "A CLIP fine-tuned on negation", paragraphs)
+    head, title = ["tags: [nein, negbench, clip, negation]"], "A CLIP fine-tuned on negation"
+    return format_card(facts, ClipConfig(), head=head, title=title, paragraphs=paragraphs)
 
 
 # --- losses ----------------------------------------------------------------------------------------------
-def gather(features: torch.Tensor) -> torch.Tensor:
-    """Features of all processes in order of rank: (B, D) -> (processes * B, D). The losses of all processes
-    depend on them: their gradients are summed here, and averaged by data-parallel training."""
+def gather(features: Tensor) -> Tensor:
+    """Features of all processes in order of rank: (B, D) -> (processes * B, D). Every loss depends on all of
+    them: their gradients are summed here, and averaged by data-parallel training."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return features
     return torch.cat(all_gather(features.contiguous()))
 
 
-def contrastive_loss(image: torch.Tensor, text: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+def contrastive_loss(image: Tensor, text: Tensor, scale: Tensor) -> Tensor:
     """CLIP's loss (arXiv:2103.00020), () float32: symmetric cross-entropy over `scale` x cosine of the images
     and captions of all processes, mean over this process's rows.
 
@@ -236,12 +233,8 @@ def contrastive_loss(image: torch.Tensor, text: torch.Tensor, scale: torch.Tenso
 
 
 def choice_loss(
-    image: torch.Tensor,
-    options: torch.Tensor,
-    correct: torch.Tensor,
-    scale: torch.Tensor,
-    protocol: str = "fixed",
-) -> torch.Tensor:
+    image: Tensor, options: Tensor, correct: Tensor, scale: Tensor, protocol: str = "fixed"
+) -> Tensor:
     """Mean cross-entropy over the C options of a question: () float32.
 
     image (B, D), options (B, C, D), correct (B,) int64. Logits are `scale` times the cosine under "fixed", as
@@ -254,9 +247,9 @@ def choice_loss(
     return F.cross_entropy(scale * torch.einsum("bd,bcd->bc", image, options), correct)  # logits: (B, C)
 
 
-# --- number of steps and learning rate -------------------------------------------------------------------
+# --- number of steps and learning rate schedule ----------------------------------------------------------
 def count_steps(config: ClipConfig, corpus: Corpus) -> int:
-    """Steps of the run: `--steps`, or `epochs` passes over the shorter file.
+    """Steps of the run: `--steps`, or `--epochs` times the steps of an epoch.
 
                     protocol "paper"                            protocol "fixed"
     steps per       35 % (`--epoch-share`) of the batches of    that fraction of the rows of the shorter file,
@@ -271,7 +264,7 @@ def count_steps(config: ClipConfig, corpus: Corpus) -> int:
     """
     if config.steps is not None:
         return int(config.steps)
-    return max(1, round(float(config.epochs or 1) * _steps_per_epoch(config, corpus)))
+    return max(1, round(float(config.epochs or 1) * _count_epoch_steps(config, corpus)))
 
 
 def count_decay_steps(config: ClipConfig, corpus: Corpus) -> int:
@@ -280,7 +273,7 @@ def count_decay_steps(config: ClipConfig, corpus: Corpus) -> int:
     if config.protocol == "fixed":
         return steps
     batches = len(corpus.captions.records) // config.batch_size
-    return max(steps, round(steps / max(1, _steps_per_epoch(config, corpus)) * batches))
+    return max(steps, round(steps / max(1, _count_epoch_steps(config, corpus)) * batches))
 
 
 def make_schedule(config: ClipConfig, optimizer: Any, corpus: Corpus) -> Any:
@@ -300,13 +293,13 @@ def make_schedule(config: ClipConfig, optimizer: Any, corpus: Corpus) -> Any:
     return LambdaLR(optimizer, factor)
 
 
-def _steps_per_epoch(config: ClipConfig, corpus: Corpus) -> int:
+def _count_epoch_steps(config: ClipConfig, corpus: Corpus) -> int:
     fraction, alpha = float(config.epoch_share), config.alphas[0]
     captions, questions = len(corpus.captions.records), len(corpus.questions.records)
     if config.protocol == "fixed":
         by_captions = int(captions * fraction) // config.batch_size
         return min(by_captions, int(questions * fraction) // config.questions_per_step)
-    batches = []  # of the files in use
+    batches = []  # number of batches of each file in use
     if alpha > 0:
         batches.append(captions // config.batch_size)
     if alpha < 1:

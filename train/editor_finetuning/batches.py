@@ -1,7 +1,7 @@
 """Make the batches of an editor's fine-tuning from its image pairs and instructions.
 
 In this order: stored features, order of examples, random numbers, tensors of a step. Order and random numbers
-are functions of (seed, position); positions: see `train.features.Passes`.
+are functions of (seed, position), as explained in `train.features.Passes`.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class Encoder:
         tokens = self._tokenizer(
             text, padding="max_length", max_length=limit, truncation=True, return_tensors="pt"
         ).to(self._device)
-        masked = getattr(self._text.config, "use_attention_mask", False)
-        mask = tokens["attention_mask"] if masked else None
+        has_mask = getattr(self._text.config, "use_attention_mask", False)
+        mask = tokens["attention_mask"] if has_mask else None
         return self._text(tokens["input_ids"], attention_mask=mask)[0][0].float()  # (1, tokens, width)[0]
 
 
@@ -89,9 +89,9 @@ class Features:
 
     def __init__(self, config: TuneConfig, pairs: Pairs, pipeline: Any) -> None:
         self._config = config
-        chosen = sorted({example.pair for example in (*pairs.negative, *pairs.affirmative)})
+        used = sorted({example.pair for example in (*pairs.negative, *pairs.affirmative)})  # indices
         texts = pairs.sentences()
-        self._rows = {pair: row for row, pair in enumerate(chosen)}  # index of a pair -> stored entry
+        self._rows = {pair: row for row, pair in enumerate(used)}  # index of a pair -> stored entry
         self._text_rows = {text: row for row, text in enumerate(texts)}
         self._orientations = 2 if config.flip else 1
         encoders = {"vae": pipeline.vae, "text_encoder": pipeline.text_encoder}
@@ -110,14 +110,17 @@ class Features:
         self._images = FeatureFiles(
             self.folder,
             "pictures",
-            len(chosen),
-            key=lambda row: pairs.images[chosen[row]].key(),
-            read=lambda row: prepare_pair(config, *pairs.images[chosen[row]].read()),
-            size=config.feature_block,
+            len(used),
+            key=lambda row: pairs.images[used[row]].key(),
+            read=lambda row: prepare_pair(config, *pairs.images[used[row]].read()),
+            block_size=config.feature_block,
         )
-        sentence = texts.__getitem__
+
+        def text_at(row: int) -> str:
+            return texts[row]
+
         self._texts = FeatureFiles(
-            self.folder, "texts", len(texts), key=sentence, read=sentence, size=TEXT_BLOCK
+            self.folder, "texts", len(texts), key=text_at, read=text_at, block_size=TEXT_BLOCK
         )
 
     def make(self, encoder: Encoder, processes: Processes) -> None:
@@ -162,11 +165,11 @@ MILLION = 1_000_000  # the fraction of affirmative examples is kept in millionth
 
 
 class Order:
-    """Which example is at each position: a fraction `mix` is affirmative, evenly spread. Every pass over the
-    negative examples, or over the affirmative ones, takes them in a new random order."""
+    """Decides which example is at each position: a fraction `mix` is affirmative, evenly spread. Every pass
+    over the negative examples, or over the affirmative ones, takes them in a new random order."""
 
     def __init__(self, pairs: Pairs, mix: float, seed: int) -> None:
-        self._share = round(mix * MILLION) if pairs.affirmative else 0  # affirmative examples per million
+        self._per_million = round(mix * MILLION) if pairs.affirmative else 0  # affirmative examples
         self._examples = {"negative": pairs.negative, "affirmative": pairs.affirmative}
         self._passes = {
             name: Passes(len(examples), len(examples), f"order/{name}", seed)
@@ -176,12 +179,13 @@ class Order:
     def count_positions(self, epochs: float) -> int:
         """Number of positions in `epochs` passes over the negative examples."""
         negatives = int(np.ceil(epochs * len(self._examples["negative"])))
-        return -(-negatives * MILLION // (MILLION - self._share))  # rounded up
+        return -(-negatives * MILLION // (MILLION - self._per_million))  # rounded up
 
     def find(self, position: int, shift: int = 0) -> Example:
         """Example at a position, or the `shift`-th after it in the data."""
         # Affirmative examples before this position, and before the next one (as in Bresenham's line).
-        before, until = position * self._share // MILLION, (position + 1) * self._share // MILLION
+        before = position * self._per_million // MILLION
+        until = (position + 1) * self._per_million // MILLION
         name, number = ("affirmative", before) if until > before else ("negative", position - before)
         examples = self._examples[name]
         return examples[(self._passes[name].index_at(number) + shift) % len(examples)]
@@ -193,7 +197,7 @@ class Draw:
     """Random numbers of one position."""
 
     flip: bool  # mirror both images
-    drop_text: bool
+    drop_text: bool  # train without the instruction, for classifier-free guidance; likewise the image
     drop_image: bool
     timestep: int  # of the noise schedule
     posterior: torch.Tensor  # (C, h, w) standard normal float32 on the CPU
@@ -203,7 +207,7 @@ class Draw:
 def draw_numbers(
     seed: int, position: int, *, shape: tuple[int, ...], timesteps: int, flip: float, dropout: float
 ) -> Draw:
-    """Random numbers of a position. shape: (C, h, w) of a latent.
+    """Random numbers of a position. shape: (C, h, w) of a latent; flip: probability of a mirror image.
 
     With p = `dropout` and one uniform r: no text if r < 2p, no image if p <= r < 3p, so text alone, both and
     the image alone are each dropped with probability p. Source: InstructPix2Pix, arXiv:2211.09800, section
@@ -215,7 +219,8 @@ def draw_numbers(
     timestep = int(torch.randint(timesteps, (), generator=generator))
     posterior = torch.randn(shape, generator=generator)  # (C, h, w)
     noise = torch.randn(shape, generator=generator)
-    return Draw(mirror < flip, r < 2 * dropout, dropout <= r < 3 * dropout, timestep, posterior, noise)
+    drop_text, drop_image = r < 2 * dropout, dropout <= r < 3 * dropout
+    return Draw(mirror < flip, drop_text, drop_image, timestep, posterior, noise)
 
 
 # --- tensors of a step -----------------------------------------------------------------------------------
@@ -247,7 +252,7 @@ class Loader:
     """Reads examples and makes batches; thread-safe. shape: (C, h, w) of a latent."""
 
     def __init__(
-        self, config: TuneConfig, order: Order, features: Features, shape: tuple[int, ...], timesteps: int
+        self, config: TuneConfig, order: Order, features: Features, *, shape: tuple[int, ...], timesteps: int
     ) -> None:
         self._config, self._order, self._features = config, order, features
         self._shape, self._timesteps = shape, timesteps

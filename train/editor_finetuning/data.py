@@ -54,7 +54,7 @@ class Example:
 class Pairs:
     """Training data of a run."""
 
-    images: Sequence[FilePair | DrawnPair]
+    images: Sequence[FilePair | DrawnPair]  # pairs; examples have indices of them
     negative: list[Example]
     affirmative: list[Example]
     facts: dict[str, Any]  # JSON-serializable, for the manifest and the card
@@ -75,7 +75,9 @@ def load(config: TuneConfig, *, check_images: bool = True) -> Pairs:
     used = [samples[index] for index in indices]
     if check_images:
         validate_images(used, f"The data set '{config.data}'")
-    negative = [Example(samples[i].id, i, False, samples[i].negative) for i in indices]
+    negative = [
+        Example(samples[i].id, pair=i, swapped=False, instruction=samples[i].negative) for i in indices
+    ]
     files = [path for sample in used for path in (sample.sample_path, sample.source_path)]
     facts = {
         "origin": dict(dataset.origin),
@@ -84,7 +86,7 @@ def load(config: TuneConfig, *, check_images: bool = True) -> Pairs:
         "samples": len(samples),
         "used": len(indices),
         "hold_out_objects": sorted(config.hold_out_objects),
-        "hold_out_templates": sorted(int(t) for t in config.hold_out_templates),
+        "hold_out_templates": sorted(int(number) for number in config.hold_out_templates),
     }
 
     # Affirmative examples: drawn pairs, or additions and removals on the pairs of the samples.
@@ -94,21 +96,21 @@ def load(config: TuneConfig, *, check_images: bool = True) -> Pairs:
             config.affirmative_pairs, config.base, tuple(config.hold_out_objects)
         )
         affirmative = [
-            Example(pair.name, number, False, pair.edit.instruction)
-            for number, pair in enumerate(drawn_pairs, start=len(images))
+            Example(pair.name, pair=index, swapped=False, instruction=pair.edit.instruction)
+            for index, pair in enumerate(drawn_pairs, start=len(images))
         ]
         images += drawn_pairs
         facts["affirmative"] = description
     elif config.mix_affirmative:
         for i in indices:
-            sample = samples[i]
-            affirmative.append(Example(f"{sample.id}/add", i, True, sample.instruction("add")))
-            affirmative.append(Example(f"{sample.id}/remove", i, False, sample.instruction("remove")))
+            for track, swapped in (("add", True), ("remove", False)):
+                name, instruction = f"{samples[i].id}/{track}", samples[i].instruction(track)
+                affirmative.append(Example(name, pair=i, swapped=swapped, instruction=instruction))
         facts["affirmative"] = {"pairs": len(affirmative), "kinds": "add and remove of the same samples"}
     return Pairs(images, negative, affirmative, facts)
 
 
-def _read_dataset(config: TuneConfig) -> Dataset:
+def _read_dataset(config: TuneConfig) -> Dataset:  # drawn, or read from a folder or the hub
     if is_nano(config.data):
         folder = nano_data.ensure_data_set(config.split, config.nano_sources, world=find_world(config.data))
         return load_folder(folder, split=config.split)
@@ -121,10 +123,10 @@ def _choose_samples(samples: Sequence[Sample], config: TuneConfig) -> list[int]:
     for name in config.hold_out_objects:
         if name not in objects:
             raise unknown("object to hold out", name, sorted(objects))
-    absent = sorted({*config.exclude} - {sample.id for sample in samples})
-    if absent:
-        raise UserError(f"--exclude has '{absent[0]}', which is not a sample of '{config.data}'.")
-    templates = {int(word) for word in config.hold_out_templates}
+    unknown_ids = sorted({*config.exclude} - {sample.id for sample in samples})
+    if unknown_ids:
+        raise UserError(f"--exclude has '{unknown_ids[0]}', which is not a sample of '{config.data}'.")
+    templates = {int(number) for number in config.hold_out_templates}
     held_out, excluded = set(config.hold_out_objects), set(config.exclude)
     indices = [
         index
@@ -136,15 +138,15 @@ def _choose_samples(samples: Sequence[Sample], config: TuneConfig) -> list[int]:
     return indices
 
 
-def prepare_pair(config: TuneConfig, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Resize (F, I), each (H, W, 3) uint8, to (resolution, resolution, 3) uint8.
+def prepare_pair(config: TuneConfig, f: np.ndarray, i: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Resize F and I, each (H, W, 3) uint8, to (resolution, resolution, 3) uint8.
 
     --target-align "r64_fit": I is first cropped and scaled as F was when NeIn was made (rule r64 of
     InstructPix2Pix). "none": both are squashed; for most COCO images the object then also moves. Lanczos as
     in `EditDataset` of github.com/timothybrooks/instruct-pix2pix @ 0dffd1e.
     """
     if config.target_align == "r64_fit":
-        second = r64(second, config.align_resolution)
+        i = r64(i, config.align_resolution)
     size = (config.resolution, config.resolution)
 
     def squash(image: np.ndarray) -> np.ndarray:
@@ -152,4 +154,4 @@ def prepare_pair(config: TuneConfig, first: np.ndarray, second: np.ndarray) -> t
             return image
         return np.array(Image.fromarray(image).resize(size, Image.Resampling.LANCZOS))
 
-    return squash(first), squash(second)
+    return squash(f), squash(i)

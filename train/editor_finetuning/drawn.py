@@ -32,7 +32,7 @@ WEIGHTS = {
     "recolour": 4.0,
     "scenery": 3.0,  # change the background
 }
-#: Editor -> (mixture of its training pairs, their style: see `draw_images`).
+#: Editor -> (weights of its training pairs, their style: see `draw_images`).
 MIXTURES: dict[str, tuple[dict[str, float], str]] = {
     "ip2p": (WEIGHTS, "generated"),
     "magicbrush": ({**WEIGHTS, "scenery": 0.0}, "clean"),
@@ -43,7 +43,7 @@ def _split(text: str) -> tuple[str, ...]:
     return tuple(text.split(" | "))
 
 
-#: Templates: {n} the noun, {a} with its article, {p} its plural, {b} another noun with article, {c} a color.
+# Templates: {n} the noun, {a} with its article, {p} its plural, {b} another noun with article, {c} a color.
 ADD = _split(
     "add {a} | add {a} to the image | add {a} to the scene | put {a} in the image | put {a} there | "
     "insert {a} | place {a} in the scene | draw {a} | let there be {a} | include {a} | "
@@ -86,13 +86,13 @@ FILLERS = _split("please | now | just | really | also | again | then | somewhere
 
 @dataclass(frozen=True)
 class Pair:
-    """One drawn edit. named: category that the instruction names, "" for one about the whole image."""
+    """One edit of a scene."""
 
     source: Scene
     target: Scene
     instruction: str
-    kind: str
-    named: str = ""
+    kind: str  # a key of `WEIGHTS`
+    named: str = ""  # category that the instruction names; "": it is about the whole image
 
 
 def write_instruction(
@@ -114,7 +114,8 @@ def place_with_room(rng: random.Random, category: str, scene: Scene, usual: bool
     full scene. usual: of its category's usual look and size, at one of 30 positions."""
     if len(scene.items) >= scenes.MAX_OBJECTS:
         return None
-    best, largest = None, -math.inf
+    best = None
+    largest = -math.inf  # gap of `best`, in pixels
     for _ in range(30 if usual else 12):
         item = place(rng, category, scene.items, usual=usual)
         if item is None:
@@ -122,9 +123,9 @@ def place_with_room(rng: random.Random, category: str, scene: Scene, usual: bool
         x, y = item.center
         gaps = [math.hypot(x - a, y - b) for a, b in (other.center for other in scene.items)]
         # Twice the distance to a border, as if the object had a mirror image behind it.
-        clearance = min([*gaps, 2 * x, 2 * y, 2 * (SIZE - x), 2 * (SIZE - y)])
-        if clearance > largest:
-            best, largest = item, clearance
+        gap = min([*gaps, 2 * x, 2 * y, 2 * (SIZE - x), 2 * (SIZE - y)])
+        if gap > largest:
+            best, largest = item, gap
     return best
 
 
@@ -162,9 +163,10 @@ def sample_pair(rng: random.Random, kind: str, usual: bool = False) -> Pair:
             target = replace(source, background=background, background_seed=rng.randrange(200))
             return Pair(source, target, rng.choice(SCENERY[background]), kind)
         else:  # replace, recolour
-            old, *duplicates = (item for item in source.items if item.category == category)
-            if duplicates:  # the instruction would name several objects
+            same = [item for item in source.items if item.category == category]
+            if len(same) > 1:  # the instruction would name several objects
                 continue
+            old = same[0]
             if kind == "replace":
                 other = rng.choice(absent)
                 new, templates = _replace_item(rng, old, other), REPLACE
@@ -193,7 +195,7 @@ def _replace_item(rng: random.Random, old: Item, category: str) -> Item:
 
 
 def move(rng: random.Random, item: Item, quarters: int) -> Item:
-    """Copy of an object, moved by at most so many quarters of a pixel per axis, within the image."""
+    """Copy of an object, moved within the image by up to `quarters` quarters of a pixel per axis."""
     x0, y0, x1, y1 = item.extent
     x = min(max(0.0, item.x + rng.randint(-quarters, quarters) / 4), SIZE - (x1 - x0))
     y = min(max(0.0, item.y + rng.randint(-quarters, quarters) / 4), SIZE - (y1 - y0))
@@ -215,7 +217,7 @@ class DrawnPair:
 
     name: str
     edit: Pair
-    world: str  # version of the world, recipe and style
+    version: str  # of the world, with recipe and style
     style: str  # see `draw_images`
     state: Any  # of the random generator, before the images are drawn
 
@@ -228,19 +230,18 @@ class DrawnPair:
     def key(self) -> str:
         """String that changes with the world and the scenes (see `train.features`)."""
         text = repr((self.edit.source, self.edit.target))
-        return f"{self.world}/{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        return f"{self.version}/{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def draw_pairs(
     count: int, base: str, hold_out: tuple[str, ...] = ()
 ) -> tuple[list[DrawnPair], dict[str, Any]]:
-    """`count` pairs in the mixture and style of the base editor's recipe, and their description (manifest).
-
-    hold_out  Objects that no instruction may name, by any synonym.
-    """
+    """Draw `count` pairs for a base editor, and describe them for the manifest. hold_out: objects that no
+    instruction may name, by any synonym."""
     name = base.removeprefix("nano:")
-    recipe = name if name in MIXTURES else "ip2p"
+    recipe = name if name in MIXTURES else "ip2p"  # a key of `MIXTURES`
     weights, style = MIXTURES[recipe]
+    version = f"{world_version()}/{recipe}/{style}"
     nouns = [noun for category in hold_out for noun in names(category)]
     nouns += [plural(noun) for noun in nouns]
     forbidden = re.compile(rf"\b(?:{'|'.join(map(re.escape, nouns))})\b", re.IGNORECASE)
@@ -250,6 +251,5 @@ def draw_pairs(
         edit = sample_pair(rng, draw_kind(rng, weights))
         while nouns and forbidden.search(edit.instruction):
             edit = sample_pair(rng, draw_kind(rng, weights))
-        world = f"{world_version()}/{recipe}/{style}"
-        pairs.append(DrawnPair(f"affirmative_{index + 1:06d}", edit, world, style, rng.getstate()))
+        pairs.append(DrawnPair(f"affirmative_{index + 1:06d}", edit, version, style, rng.getstate()))
     return pairs, {"pairs": count, "kinds": dict(weights), "style": style, "recipe": recipe}

@@ -27,7 +27,7 @@ from nein.train.loop import Session
 
 log = logging.getLogger(__name__)
 ADAPTER = "nein"  # name of the LoRA in the UNet
-#: Value of --trainable -> substring of the names of the trained parameters.
+#: Values of --trainable besides "all" and "lora" -> part of the names of the trained parameters.
 TRAINABLE = {"transformer": ".attentions.", "cross_attention": ".attn2."}
 
 
@@ -66,14 +66,14 @@ def make_noise_scheduler(pipeline: Any) -> Any:
 
 
 def choose_weights(unet: Any, config: TuneConfig) -> None:
-    """Freeze the weights that are not trained; with --trainable lora add matrices. Raises UserError."""
+    """Freeze the weights that are not trained; with --trainable lora add its matrices. Raises UserError."""
     unet.requires_grad_(False)
     if config.trainable == "all":
         unet.requires_grad_(True)
     elif config.trainable in TRAINABLE:
         for name, parameter in unet.named_parameters():
             parameter.requires_grad_(TRAINABLE[config.trainable] in name)
-    else:
+    else:  # lora
         try:
             from peft import LoraConfig
         except ImportError:
@@ -97,7 +97,7 @@ def choose_weights(unet: Any, config: TuneConfig) -> None:
 
 def list_trained(unet: Any) -> list[tuple[str, torch.nn.Parameter]]:
     """Names and values of the trained parameters."""
-    return [(name, p) for name, p in unet.named_parameters() if p.requires_grad]
+    return [(name, parameter) for name, parameter in unet.named_parameters() if parameter.requires_grad]
 
 
 def copy_averaged(unet: Any, average: Any) -> Any:
@@ -163,7 +163,7 @@ def export(config: TuneConfig, pipeline: Any, unet: Any, average: Any, facts: Fa
             matrices = get_peft_model_state_dict(learned, adapter_name=ADAPTER)
             layers = {name: matrix.cpu() for name, matrix in matrices.items()}
             with quiet():
-                type(pipeline).save_lora_weights(str(draft / "lora"), unet_lora_layers=layers)
+                pipeline.save_lora_weights(str(draft / "lora"), unet_lora_layers=layers)
     return config.out_dir / MODEL
 
 
@@ -188,8 +188,8 @@ def write_card(config: TuneConfig, facts: Facts) -> str:
     templates = ", ".join(str(t) for t in data["hold_out_templates"]) or "none"
     affirmative = "No affirmative instructions were used: expect it to remove whatever an instruction names."
     if data.get("affirmative"):
-        percent, pairs = 100 * config.mix_affirmative, data["affirmative"]["pairs"]
-        affirmative = f"{percent:.0f} % of the pairs seen were affirmative instructions ({pairs} pairs)."
+        percent, count = 100 * config.mix_affirmative, data["affirmative"]["pairs"]
+        affirmative = f"{percent:.0f} % of the pairs seen were affirmative instructions ({count} pairs)."
     paragraphs = [
         f"`StableDiffusionInstructPix2PixPipeline`, started from `{facts['base']}` "
         f"(weights {facts['base_weights_sha256'][:12]}) and fine-tuned on NeIn (Bui et al., CVPR Workshops "
@@ -212,7 +212,8 @@ def write_card(config: TuneConfig, facts: Facts) -> str:
         paragraphs.append("\n".join(["Validation on a fixed subset:", "", *lines]))
     head = ["library_name: diffusers", "pipeline_tag: image-to-image"]
     head.append("tags: [nein, instruct-pix2pix, negation]")
-    return format_card(config, facts, head, "An editor fine-tuned on NeIn", paragraphs)
+    title = "An editor fine-tuned on NeIn"
+    return format_card(facts, TuneConfig(), head=head, title=title, paragraphs=paragraphs)
 
 
 # --- validation ------------------------------------------------------------------------------------------
@@ -220,22 +221,23 @@ def validate(
     config: TuneConfig, session: Session, pipeline: Any, step: int, learned: Any
 ) -> dict[str, float]:
     """Run `nein eval` with the UNet `learned` in OUT/validation; returns metric -> estimate in the main
-    process, {} in the others. Training draws the same random numbers afterwards: every step seeds its own."""
+    process, {} in the others. It may use random numbers: every training step seeds its own."""
     from nein.benchmarks.nein.run import NEIN
 
-    world, rank_device = session.processes, session.accelerator.device  # "cuda:1", or "cpu:0" of a rank
+    processes = session.processes
+    rank_device = session.accelerator.device  # "cuda:1", or "cpu:0" of a rank
     device = str(rank_device) if rank_device.type == "cuda" else rank_device.type
     name, out = f"step-{step:08d}", config.out_dir / "validation"
-    if world.is_main:
+    if processes.is_main:
         save_pipeline(pipeline, learned, out / MODEL)
-    world.barrier()
+    processes.barrier()
     settings = config.build_validation(editor=[f"{name}={out / MODEL}"], device=device, overwrite=True)
     threads = torch.get_num_threads()  # restored below: the executor sets one
     with quiet():
-        NEIN(settings, Executor(device, world, threads=1 if device == "cpu" else None))
+        NEIN(settings, Executor(device, processes, threads=1 if device == "cpu" else None))
     torch.set_num_threads(threads)
-    world.barrier()
-    if not world.is_main:
+    processes.barrier()
+    if not processes.is_main:
         return {}
     shutil.rmtree(out / MODEL)
     results = frames.select(frames.read(out / name / "negative" / FIGURES_CSV), task="results")

@@ -38,6 +38,7 @@ class TuneConfig(Learning):
         "--precision bf16"
     )
     CARD_OPTIONS = "trainable batch_size learning_rate schedule dropout ema precision seed".split()
+    # How the command line finds its recipes: in configs/train/, named by --recipe.
     presets = "train/"
     preset_option = "recipe"
     preset_names = RECIPES

@@ -23,7 +23,8 @@ class Setup:
 
     def batch(self, positions=range(12)):
         order = Order(self.pairs, self.config.mix_affirmative, self.config.seed)
-        loader = Loader(self.config, order, self.features, self.encoder.latent_shape(64), 1000)
+        shape = self.encoder.latent_shape(64)
+        loader = Loader(self.config, order, self.features, shape=shape, timesteps=1000)
         return loader.collate(loader.read(positions), CPU), loader
 
     def made(self):
