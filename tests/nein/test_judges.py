@@ -203,7 +203,7 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
         assert rate.low <= expected <= rate.high < 0.97  # found out
     [run] = of_runs.load_complete([out])
     assert calibration.fits(run.about)
-    judged = frames.pick(estimates.make_estimates(run.every, {}), task="results", metric="removal_vqa")
+    judged = frames.pick(estimates.make_estimates(run.all_scores, {}), task="results", metric="removal_vqa")
     assert not judged["low"] <= share <= judged["high"]  # what the weakened judge says is wrong
     _, line = calibrations.correct_runs([run], [calibration])
     assert line["low"] <= share <= line["high"]

@@ -12,8 +12,8 @@ losses            removals lost by a rewriter, and by the editor behind it (`est
 refusals          share of requests that a service declined: of all, and by negative instruction (`group`)
 by_template, by_object, gap_by_template   Removal, Retention and the gap in parts of the samples
 
-If the object must stay, removing it is a mistake: such samples do not enter the estimates of the whole run
-and have a row of their own, where lower is better. Their target is the sample itself.
+If the object must stay, removing it is a mistake: such samples do not enter the estimates of the whole run.
+They have rows of their own, in which lower is better. Their target is the sample itself.
 """
 
 from __future__ import annotations
@@ -50,16 +50,17 @@ from nein.reporting.scores import ScoreTable
 from nein.statistics import Estimate, two_way
 from nein.wording.families import CELLS, DEPTH, LABELS, OTHERS
 
-ALL_FAMILIES, ALL_FOUR, ALL = "all families", "all four", "all"  # groups
-OVERALL: Any = {"task": "gap", "statistic": ("affirmed", "negated", "gap")}  # selects rows of an overall gap
+ALL_FAMILIES, ALL_FOUR, ALL = "all families", "all four", "all"  # in the column `group`
+OVERALL: Any = {"task": "gap", "statistic": ("affirmed", "negated", "gap")}  # selects the gaps of whole runs
 
 
 # --- one run ---------------------------------------------------------------------------------
 def make_estimates(
-    every: ScoreTable, corpus: Mapping[str, CorpusRow], track: str = "negative"
+    scores: ScoreTable, corpus: Mapping[str, CorpusRow], track: str = "negative"
 ) -> pd.DataFrame:
-    """Every estimate of one run. corpus: the metrics of the whole set of images (corpus.json)."""
-    table, frame = drop_stays(every), every.frame  # without and with objects that must stay
+    """Every estimate of one run. scores: `RunDir.all_scores`; corpus: of the whole set (corpus.json)."""
+    table = drop_stays(scores)  # without Removal of objects that must stay
+    frame = scores.frame
     rows: list[Figure] = []
     for metric in METRICS:
         if metric in corpus:
@@ -67,14 +68,14 @@ def make_estimates(
         else:
             rows += _estimate_metrics(table.where(metric=metric), task="results")
     for metric in REMOVAL_JUDGES:
-        rows += estimate_minimal_pairs(every.where(metric=metric), metric)
-    # By family; apart are sentences below a denial, and objects that must stay.
+        rows += estimate_minimal_pairs(scores.where(metric=metric), metric)
+    # By family; sentences below a denial, and objects that must stay, are groups of their own.
     keys = [pd.Categorical(frame["family"], LABELS), frame[DEPTH].astype(float) > 0, frame["stays"].notna()]
     for (family, below, stays), part in frame.groupby(keys, observed=True):
         group = f"{family} below a denial" if below else str(family)
         group += " (object must stay: Removal ↓)" if stays else ""
         rows += _estimate_metrics(ScoreTable(part), task="families", group=group)
-    # By difficulty. The number of other things counts only in sentences without a denial above.
+    # By difficulty: the number of other things (only in sentences without a denial above), and the depth.
     for axis in (OTHERS, DEPTH):
         known = table.frame.dropna(subset=axis)
         if axis == OTHERS:
@@ -101,6 +102,7 @@ def _estimate_metrics(table: ScoreTable, **labels: Any) -> Iterator[Figure]:
 
 
 def find_unit(metric: str) -> str:
+    """The unit of a metric in the frame of estimates."""
     return "%" if METRICS[metric].unit == "per cent" else ""
 
 
@@ -112,16 +114,12 @@ def estimate_mean(rows: ScoreTable, metric: str) -> Estimate | None:
 
 
 def _describe_corpus(metric: str, entry: CorpusRow) -> Iterator[Figure]:
-    """The rows of a metric of the whole set; and FID for infinitely many images (task "limit"), or in
-    `refused` the reason why not."""
+    """The rows of a metric of the whole set: its value (task "results"), and FID for infinitely many images
+    (task "limit"), or in `refused` the reason why not."""
     labels: Figure = {"metric": metric, "unit": find_unit(metric), "n": entry.n, "clusters": entry.clusters}
     unscored = {"unscored": entry.n_unscored, "reasons": entry.reasons}
-    yield {
-        **labels,
-        "task": "results",
-        **unscored,
-        **{name: getattr(entry, name) for name in frames.ESTIMATE},
-    }
+    numbers = {name: getattr(entry, name) for name in frames.ESTIMATE}
+    yield {**labels, "task": "results", **unscored, **numbers}
     if not entry.left_out or entry.value is None:
         return
     from nein.metrics import fid
@@ -140,20 +138,21 @@ def estimate_minimal_pairs(scores: ScoreTable, metric: str) -> Iterator[Figure]:
     """What decides an edit, by one judge: the instruction, the image, or both (task "minimal_pairs").
 
     The family "minimal_pairs" affirms and denies every object, for an image with it and one without: four
-    cells. The change in presence is what the judge sees after the edit minus what it sees before: an editor
+    cells. The change in presence is what the judge sees after the edit minus what it sees before. So an editor
     that does nothing changes nothing, however the judge errs. An editor that obeys has +1 of text, -1 of
     picture and 0 of interaction (`nein.statistics.two_way`); one that always removes, or always adds, what is
     named has 0, -1, 0.
 
-    statistic: "change" by cell (group), "part" (group: text, picture, interaction), "obeyed" by cell and for
-    all four together, "agrees" (the judge with the data, about the unedited images).
+    statistic: "change" by cell (group); "part" (group: text, picture, interaction); "obeyed" by cell and for
+    all four together; "agrees": how often the judge is right about the unedited images.
     """
     rows = scores.where(family=tuple(CELLS)).frame
-    cells, names = rows["family"].astype(str), []
-    for sample, cell in zip(rows["id"], cells, strict=True):  # the id of a sample is PAIR_CELL
-        names.append(sample.removesuffix(f"_{cell.replace(', ', '_')}"))
+    cells = rows["family"].astype(str)
+    names = []  # of the pairs
+    for sample_id, cell in zip(rows["id"], cells, strict=True):  # the id of a sample is PAIR_CELL
+        names.append(sample_id.removesuffix(f"_{cell.replace(', ', '_')}"))
     rows = rows.assign(pair=names, cell=cells, before=rows["before"].astype(float), after=1 - rows["value"])
-    # Pairs with four cells, and of these the ones in which the judge answered before and after each edit.
+    # Pairs with four cells; `scored`: those in which the judge answered before and after each edit.
     complete = rows[rows.groupby("pair")["cell"].transform("size") == len(CELLS)]
     pairs = complete.groupby("pair", sort=False)[["before", "after"]].agg(lambda values: values.notna().all())
     scored = pairs.index[pairs.all(axis=1)]
@@ -161,27 +160,30 @@ def estimate_minimal_pairs(scores: ScoreTable, metric: str) -> Iterator[Figure]:
         return
     # (N, caption, image): 1 where the judge sees the object. Caption 0 asks for it, caption 1 denies it;
     # image 0 has it, image 1 does not.
-    sides = complete.pivot(index="pair", columns="cell", values=["before", "after"]).loc[scored]
-    before, after = (sides[side][[*CELLS]].to_numpy().reshape(-1, 2, 2) for side in ("before", "after"))
-    change, obeyed = after - before, after == np.array([[1.0, 1.0], [0.0, 0.0]])
+    presence = complete.pivot(index="pair", columns="cell", values=["before", "after"]).loc[scored]
+    before = presence["before"][[*CELLS]].to_numpy().reshape(-1, 2, 2)
+    after = presence["after"][[*CELLS]].to_numpy().reshape(-1, 2, 2)
+    change = after - before
+    obeyed = after == np.array([[1.0, 1.0], [0.0, 0.0]])
     clusters = complete.drop_duplicates("pair").set_index("pair")["source"].loc[scored].tolist()  # (N,)
     labels: Figure = {"task": "minimal_pairs", "metric": metric, "unscored": len(pairs) - len(scored)}
 
-    def share(values: np.ndarray, statistic: str, **group: Any) -> Figure:
-        estimate = statistics.bounded_mean(values.astype(float), clusters)
-        return frames.figure(estimate, unit="%", statistic=statistic, **group, **labels)
+    def make_share(values: np.ndarray, **more: str) -> Figure:  # values: (N,) in [0, 1]
+        share = statistics.bounded_mean(values.astype(float), clusters)
+        return frames.figure(share, unit="%", **more, **labels)
 
     for cell, (caption, image) in CELLS.items():
         moved = statistics.bounded_mean(change[:, caption, image], clusters, -1.0, 1.0)
         yield frames.figure(moved, unit="points", statistic="change", group=cell, **labels)
-        yield share(obeyed[:, caption, image], "obeyed", group=cell)
-    # The image part is that of the change, since `after` also shows what was there before.
+        yield make_share(obeyed[:, caption, image], statistic="obeyed", group=cell)
+    # The image part is taken from the change, since `after` also shows what was there before.
     effects = two_way.effects(after, clusters, 1.0)
     effects[two_way.PICTURE] = two_way.effects(change, clusters, 2.0)[two_way.PICTURE]
     for part, effect in effects.items():
         yield frames.figure(effect, unit="points", statistic="part", group=part, **labels)
-    yield share(obeyed.all((1, 2)), "obeyed", group=ALL_FOUR)
-    yield share((before == np.array([[1.0, 0.0], [1.0, 0.0]])).mean((1, 2)), "agrees")
+    yield make_share(obeyed.all((1, 2)), statistic="obeyed", group=ALL_FOUR)
+    is_right = before == np.array([[1.0, 0.0], [1.0, 0.0]])
+    yield make_share(is_right.mean((1, 2)), statistic="agrees")
 
 
 # --- the gap of an editor, and what a rewriter loses -----------------------------------------
@@ -205,8 +207,8 @@ def estimate_gap(affirmed: ScoreTable, negated: ScoreTable, metric: str) -> Iter
         return
     labels: Figure = {"task": "gap", "metric": metric, "measure": METRICS[metric].title}
     gap = frames.figure(test.difference, unit="points", p=test.p, p_least=test.least)
-    for row in frames.gap(float(first.mean()), float(second.mean()), gap, **labels):
-        yield {**gap, **row} if row["statistic"] == "gap" else row  # the gap also has p and clusters
+    affirmed_row, negated_row, gap_row = frames.gap(float(first.mean()), float(second.mean()), gap, **labels)
+    yield from (affirmed_row, negated_row, {**gap, **gap_row})  # the gap also has p and clusters
     ratio = statistics.pairs_ratio(first, second, clusters)
     yield frames.figure(ratio, unit="", statistic="ratio", **labels)
     for template in [*sorted(negated.names("template"), key=TEMPLATES.index), None]:
@@ -217,20 +219,20 @@ def estimate_gap(affirmed: ScoreTable, negated: ScoreTable, metric: str) -> Iter
             yield frames.figure(difference, unit="points", **labels)
 
 
-STILL_THERE, GAP = "objects still there", 'gap to "Remove the X."'
+STILL_THERE, GAP = "objects still there", 'gap to "Remove the X."'  # groups of the task "losses"
 
 
 def estimate_losses(runs: Sequence[RunDir]) -> Iterator[Figure]:
     """Removals lost by a rewriter, and by the editor ("painter") behind it (task "losses", `statistic`).
 
-    The loss of a sample is, in the group STILL_THERE, 1 where the judge still sees X, else 0; in GAP, Removal
-    when told "Remove the X." minus Removal here, so that objects that the editor can never remove cancel. The
-    former is taken from the editor without its remedy, else from its own run, where it was told to remove X.
+    The loss of a sample is, in the group STILL_THERE, 1 where the judge still sees X, else 0. In the group GAP
+    it is Removal when told "Remove the X." minus Removal here, so that objects that the editor never removes
+    cancel. The former is from the editor without its remedy, or else from its own run that was told so.
 
     The loss is the rewriter's where its text neither asks for the removal of X nor denies X (`OUTCOMES`
     dropped and affirmed), else the editor's. Both parts are means over the same samples, 0 where the loss is
-    the other's: they add up to the "whole". Unscored: without a verdict, or where the rule cannot tell what
-    the text says of X (`cannot_tell`).
+    the other's: they add up to the "whole". Unscored: samples without a verdict, and those in which the rule
+    cannot tell what the text says of X (`cannot_tell`).
     """
     controls = {run.name: run for run in runs if run.track == "remove"}
     for run in (run for run in runs if run.track == "negative"):
@@ -239,29 +241,31 @@ def estimate_losses(runs: Sequence[RunDir]) -> Iterator[Figure]:
             if not len(rewritten):
                 continue
             known = ScoreTable(rewritten[rewritten["outcome"] != UNREAD])
+            # Group -> scored samples; their value is the loss.
             tables = {STILL_THERE: known.scored.frame.assign(value=1 - known.scored.values)}
             if control := controls.get(run.name.rpartition("+")[0], controls.get(run.name)):
                 affirmed = control.scores_by(metric).frame
-                affirmed = affirmed[
-                    affirmed["outcome"].isna() | affirmed["outcome"].isin(("removed", "denied"))
-                ]
-                gap = ScoreTable(affirmed).subtract(known).scored.frame.drop(columns="outcome")
+                asks = affirmed["outcome"].isna() | affirmed["outcome"].isin(("removed", "denied"))
+                gap = ScoreTable(affirmed[asks]).subtract(known).scored.frame.drop(columns="outcome")
                 tables[GAP] = gap.merge(known.frame[["id", "outcome"]], on="id")
             for group, rows in tables.items():
                 loss = rows["value"].to_numpy()  # (N,) 0 or 1, of the gap also -1
                 by_rewriter = rows["outcome"].isin(("dropped", "affirmed")).to_numpy()  # (N,) bool
-                parts = {"rewriter": np.where(by_rewriter, loss, 0.0)}
-                parts |= {"painter": np.where(by_rewriter, 0.0, loss), "whole": loss}
+                parts = {
+                    "rewriter": np.where(by_rewriter, loss, 0.0),
+                    "painter": np.where(by_rewriter, 0.0, loss),
+                    "whole": loss,
+                }
                 labels: Figure = {"task": "losses", "metric": metric, "model": run.name, "group": group}
                 labels |= {"unscored": len(rewritten) - len(rows), "cannot_tell": len(rewritten) - len(known)}
-                least = 0.0 if group == STILL_THERE else -1.0
+                low = 0.0 if group == STILL_THERE else -1.0
                 for part, values in parts.items():
-                    mean = statistics.bounded_mean(values, rows["source"].tolist(), least, 1.0)
+                    mean = statistics.bounded_mean(values, rows["source"].tolist(), low, 1.0)
                     yield frames.figure(mean, unit="points", statistic=part, **labels)
 
 
 def negation_gaps(finished: Sequence[Finished]) -> pd.DataFrame:
-    """See `Benchmark.gaps`; a gap goes by the name of its run with negative instructions."""
+    """`Benchmark.gaps` of NeIn: a gap has the name of the run with negative instructions."""
     gap_rows = frames.select(estimate_gaps(order_runs([entry.folder for entry in finished])), **OVERALL)
     names = {entry.folder.name: entry.name for entry in finished if entry.folder.track == "negative"}
     return gap_rows.assign(run=gap_rows["model"].map(names)) if len(gap_rows) else gap_rows
@@ -272,13 +276,13 @@ def estimate_breakdowns(loaded: Sequence[RunDir]) -> pd.DataFrame:
     """Removal and Retention by template and object."""
     by_judges = tuple(name for name, metric in METRICS.items() if metric.by_judge and name != "auc_removal")
     parts = []
-    for column, order in (("template", TEMPLATES), ("object", [])):
+    for column, last_groups in (("template", TEMPLATES), ("object", [])):
         rows: list[Figure] = []
         for run in loaded:
             table = run.table.where(metric=by_judges)
             labels = {"task": f"by_{column}", "model": run.name, "variant": run.track}
             names = table.names(column)
-            groups = sorted({*names} - {*order}) + [name for name in order if name in names]
+            groups = sorted({*names} - {*last_groups}) + [name for name in last_groups if name in names]
             for group in groups:
                 rows += _estimate_metrics(table.where(**{column: group}), group=group, **labels)
         if len({row["group"] for row in rows}) > 1:
@@ -293,18 +297,18 @@ class Features(NamedTuple):
     edited: np.ndarray  # (N, D) float32
     target: np.ndarray  # (N, D) float32
     source_ids: list[str]  # (N,) source images
-    once: list[int]  # the first row of every distinct target: the reference set of protocol "paper"
+    once: list[int]  # the first row of every distinct target: with these, a target counts once
 
 
 def read_features(run: RunDir, metric: str = "fid") -> Features | None:
-    """The features of the finished blocks of a run; None without any."""
+    """The features of the finished blocks of a run; None if no sample has any."""
     done = run.list_blocks(score_output(metric))
     numbers = [number for number in run.blocks.units.numbers if number in done]
     return _join_features(run, [_read_block(run, metric, number) for number in numbers])
 
 
 def _read_block(run: RunDir, metric: str, number: int) -> tuple[Mapping[str, Any], dict[str, np.ndarray]]:
-    """(ids of samples and targets, features by side: (n, D) float32) of a block. Raises UserError."""
+    """A block: ("ids" of samples and keys of "targets"; side -> features (n, D) float32). Raises UserError."""
     path = run.feature_path(metric, number)
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
@@ -320,6 +324,7 @@ def _read_block(run: RunDir, metric: str, number: int) -> tuple[Mapping[str, Any
 def _join_features(
     run: RunDir, blocks: Sequence[tuple[Mapping[str, Any], dict[str, np.ndarray]]]
 ) -> Features | None:
+    """Joins blocks of `_read_block`, without samples that have been deselected."""
     rows = []  # (id, key of the target, features of the edit (D,), of the target (D,)) per sample
     for about, tensors in blocks:
         columns = about["ids"], about["targets"], tensors["edited"], tensors["target"]
@@ -332,10 +337,11 @@ def _join_features(
 
 
 def compute_corpus_metric(metric: str, run: RunDir) -> CorpusRow:
-    """The metric of the whole selection; reused if it was computed of the same features, since an interval
+    """The metric of the whole selection. An earlier value of the same features is reused, since an interval
     takes minutes. Protocol "paper" compares with every target once; "fixed" with the target of every sample,
     so that a scene has the same weight on both sides."""
-    is_paper, units = run.about["config"]["protocol"] == "paper", run.blocks.units
+    is_paper = run.about["config"]["protocol"] == "paper"
+    units = run.blocks.units
     # Reuse the earlier value if its inputs are the same.
     reasons = [row.reason for row in select_rows(run, score_output(metric), units) if row.reason]
     blocks = [_read_block(run, metric, number) for number in units.numbers]
@@ -360,11 +366,12 @@ def compute_corpus_metric(metric: str, run: RunDir) -> CorpusRow:
         entry.reasons = entry.reasons or {"fewer than two images": 1}
         return entry
     # Compute the distance.
-    distance, sources = METRICS[metric].corpus, features.source_ids
-    assert distance is not None, metric
-    targets, target_sources = features.target[target_rows], [sources[row] for row in target_rows]
+    measure_distance = METRICS[metric].corpus
+    assert measure_distance is not None, metric
+    sources = features.source_ids
+    target_sources = [sources[row] for row in target_rows]
     try:
-        interval = distance(features.edited, targets, sources, target_sources)
+        interval = measure_distance(features.edited, features.target[target_rows], sources, target_sources)
     except MetricError as error:
         return dataclasses.replace(entry, n=0, n_unscored=len(run.edits), reasons={str(error): 1})
     for name in frames.ESTIMATE:

@@ -82,7 +82,8 @@ def pick_samples(dataset: Dataset, loaded: Sequence[RunDir], options: GridConfig
     if options.select == "random":
         return sorted(ranked[: options.number], key=edited.index)
     metric = options.metric or "removal_vqa"
-    values = pd.DataFrame([run.values(metric, every=True) for run in loaded], dtype=float)  # (runs, samples)
+    # (runs, samples)
+    values = pd.DataFrame([run.values(metric, all_scores=True) for run in loaded], dtype=float)
     means = values.mean().dropna()  # (scored samples,)
     if means.empty:
         raise UserError(

@@ -178,7 +178,7 @@ def make_notes(frame: pd.DataFrame, loaded: Sequence[RunDir]) -> list[str]:
                 f"{run.label}: {count} of {len(run.edits)} images came back with another aspect ratio and "
                 f"are stretched to the target's size for {', '.join(stretched)}."
             )
-        if unanswered := run.every.frame.dropna(subset="failed")["id"].nunique():
+        if unanswered := run.all_scores.frame.dropna(subset="failed")["id"].nunique():
             calls = [call["command"] for call in run.about.get("invocations", []) if call.get("command")]
             advice = f"Retry with: {shlex.join(['nein', *calls[-1]])}" if calls else "Give the command again."
             sentences.append(f"{run.label}: {unanswered} samples lack the answer of an endpoint. {advice}")

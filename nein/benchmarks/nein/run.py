@@ -30,7 +30,6 @@ from nein.loading.digests import json_digest
 from nein.loading.errors import UserError, shortlist
 from nein.loading.references import expand_user
 from nein.metrics import METRICS
-from nein.models.cached import Services
 from nein.models.editor_choice import EditorChoice, resolve_editors
 from nein.models.references import digest_models, identify
 from nein.reporting.scores import ScoreTable
@@ -165,16 +164,11 @@ def _note_missing_images(dataset: Dataset, name: str) -> Iterator[str]:
             yield f"{message}; their samples will be unscored."
 
 
-def make_services(config: EvalConfig) -> Services:
-    """The clients of served models, with the command's cache of answers."""
-    return Services.create(config, config.cache_dir / "answers.sqlite")
-
-
 def _make_model(
     config: EvalConfig, choice: EditorChoice, device: str, loaders: dict[str, Callable[[], Editor]]
 ) -> Model:
     """The editor as a stage's model. loaders: editor without a remedy -> its loader; gets new editors."""
-    services = functools.partial(make_services, config)
+    services = functools.partial(stages.make_services, config)
     load = functools.partial(
         choice.load, device=device, dtype=config.dtype, batch_size=config.batch_size, services=services
     )
@@ -193,7 +187,7 @@ def _load_editor(
     from nein.models.judges import RemovalReward
     from nein.models.remedies.editors import add_remedy
 
-    services = make_services(config)
+    services = stages.make_services(config)
 
     def load_reward() -> RemovalReward:
         judge = stages.load_models(["removal_vqa"], config, device, services)["vqa"]

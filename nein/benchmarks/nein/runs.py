@@ -1,4 +1,4 @@
-"""Reads the folder of a NeIn run, an editor on an instruction track, as rows and as a table of scores.
+"""Reads the folder of a NeIn run, an editor on an instruction track: its rows, and their table of scores.
 
 Parts: the rows in its files (docs/reference/files.md); `RunDir`, the folder; helpers of rows; questions about
 the edits, for other harnesses; the order and names of several runs in reports.
@@ -30,7 +30,8 @@ from nein.models.references import slugify
 from nein.reporting.scores import ScoreTable
 from nein.wording.families import CELLS, DEPTH, NEGATIVE_TEMPLATES, OTHERS
 
-EDIT, SCORES, CORPUS = "edit", "scores", "corpus.json"  # outputs, and the file of FID
+EDIT, SCORES = "edit", "scores"  # outputs of the two stages
+CORPUS = "corpus.json"  # the file of FID
 NOT_EDITED, DECLINED = "not edited: ", "refused: "  # how the reason of an unscored sample begins
 REMOVAL_JUDGES = {"removal_vqa": "VQA", "removal_ovd": "OVD"}  # metric -> its judge
 REMOVAL_METRICS = (*REMOVAL_JUDGES, "auc_removal")
@@ -61,7 +62,7 @@ class EditRow:
     image: str | None = None  # below the run's folder
     sha256: str | None = None  # of its pixels
     orientation: int = 1  # of an image made elsewhere, by EXIF
-    reshaped: bool = False  # the image has another aspect ratio
+    reshaped: bool = False  # the image has another aspect ratio than the sample
     error: str | None = None  # why there is no image
     again: bool = False  # the service or the machine failed: the same command tries again
     refused: bool = False  # the service declined the request
@@ -103,17 +104,17 @@ class CorpusRow:
     columns: int = 0  # width of the features
     left_out: list[float] = field(default_factory=list)  # jackknife: the value without each group of sources
     sources: str = ""  # digest of the source images
-    seal: str = ""  # digest of its inputs: with equal inputs it is not computed again
+    seal: str = ""  # digest of its inputs: with equal inputs, the metric is not computed again
 
 
 # --- the folder ------------------------------------------------------------------------------
-#: Columns of the table of scores, besides the usual. stays: the object must stay, so Removal is undefined;
+#: Columns of the table of scores, besides `nein.reporting.scores.COLUMNS`. The first six are of `EditRow`;
 #: before: whether the judge saw the object in the unedited image; failed: an endpoint gave no answer;
 #: refused: a service declined the edit; outcome: what a rewritten instruction says of the object, a key of
 #: `nein.wording.denials.OUTCOMES`, or `UNREAD` if the rule cannot tell.
 DETAILS = ("object", "template", "family", "stays", OTHERS, DEPTH, "before", "failed", "refused", "outcome")
 UNREAD = "unread"
-# Entries of the manifest that are checked when it is read, besides `EVERY`.
+# Entries of the manifest that are checked when it is read, besides `MANIFEST_FIELDS`.
 _CONFIG = dict.fromkeys(("preset", "protocol", "align", "article"), NotRequired[str])
 _DATA = dict.fromkeys(("annotations", "split", "records_sha256", "kind"), NotRequired[str])
 MANIFEST = {
@@ -129,6 +130,7 @@ class RunDir(Folder):
     metric. `name` is the editor in tables; `order_runs` changes it if two runs have the same.
     """
 
+    # As `Folder` explains them.
     benchmark = "nein"
     content_name = "edits"
     row_types: ClassVar = {EDIT: EditRow, SCORES: ScoreRow}
@@ -137,9 +139,11 @@ class RunDir(Folder):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         parents = path.parents if len(path.parts) > 2 else path.absolute().parents
-        self.out, self.name = parents[1], parents[0].name  # OUT/<editor>/<track>
-        self.editor, self.track = self.name, path.name or path.absolute().name
-        self._block: tuple[int, list[ScoreRow]] = (-1, [])  # (number, rows) of the last block of `replies`
+        self.out = parents[1]
+        self.editor = self.name = parents[0].name
+        self.track = path.name or path.absolute().name
+        # (number, rows) of the block that `replies` read last; -1: none.
+        self._block: tuple[int, list[ScoreRow]] = (-1, [])
 
     @property
     def label(self) -> str:
@@ -187,16 +191,17 @@ class RunDir(Folder):
     def list_complete_metrics(self, blocks: Blocks) -> list[str]:
         """The metrics with scores of all these samples."""
         units = blocks.units
-        return [
-            name
-            for name in METRICS
-            if self.list_blocks(output := score_output(name)).issuperset(units.numbers)
-            and all(self.count_records(output, n, units) >= len(units.needed(n)) for n in units.numbers)
-        ]
+        complete = []
+        for name in METRICS:
+            output = score_output(name)
+            if self.list_blocks(output).issuperset(units.numbers):
+                counts = ((self.count_records(output, n, units), len(units.needed(n))) for n in units.numbers)
+                complete += [name] if all(count >= needed for count, needed in counts) else []
+        return complete
 
     def score_rows(self, names: Sequence[str] | None = None, number: int | None = None) -> Iterator[ScoreRow]:
-        """Yields the scores of the selection (or of one block) by these metrics (or all of scores.csv), in
-        data order. Lazy: a row with a judge's replies takes a kilobyte."""
+        """Yields the scores by these metrics in data order; lazily, since a row takes a kilobyte. names=None:
+        the metrics of scores.csv; number: of one block; None: of all selected samples."""
         names = self.metrics if names is None else names
         numbers = None if number is None else [number]
         columns = [select_rows(self, score_output(name), self.blocks.units, numbers) for name in names]
@@ -240,11 +245,14 @@ class RunDir(Folder):
         """Sample with a rewritten instruction -> what this says of the object (column "outcome")."""
         from nein.wording.denials import find_outcome
 
-        edits = [edit for edit in self.edits.values() if edit.rewritten is not None]
-        return {edit.id: find_outcome(edit.rewritten or "", edit.object)[0] or UNREAD for edit in edits}
+        outcomes = {}
+        for edit in self.edits.values():
+            if edit.rewritten is not None:
+                outcomes[edit.id] = find_outcome(edit.rewritten, edit.object)[0] or UNREAD
+        return outcomes
 
     @cached_property
-    def every(self) -> ScoreTable:
+    def all_scores(self) -> ScoreTable:
         """All scores of a finished run, including Removal of objects that must stay; empty if unfinished."""
         path = self.path / SCORES_CSV
         return ScoreTable.read(path, DETAILS) if path.exists() else ScoreTable.from_rows((), DETAILS)
@@ -252,18 +260,18 @@ class RunDir(Folder):
     @cached_property
     def table(self) -> ScoreTable:
         """The scores without Removal of objects that must stay."""
-        return drop_stays(self.every)
+        return drop_stays(self.all_scores)
 
     @cached_property
     def metrics(self) -> list[str]:
-        return self.every.names("metric")
+        return self.all_scores.names("metric")
 
     def scores_by(self, metric: str) -> ScoreTable:
         return self.table.where(metric=metric)
 
-    def values(self, metric: str, every: bool = False) -> dict[str, float | None]:
-        """Sample id -> value or None (unscored), of the samples in `table`, or in `every`."""
-        rows = (self.every if every else self.table).where(metric=metric)
+    def values(self, metric: str, all_scores: bool = False) -> dict[str, float | None]:
+        """Sample id -> value or None (unscored), from `table` or `all_scores`."""
+        rows = (self.all_scores if all_scores else self.table).where(metric=metric)
         values = (None if math.isnan(value) else value for value in rows.values.tolist())
         return dict(zip(rows.frame["id"].tolist(), values, strict=True))
 
@@ -279,7 +287,7 @@ class RunDir(Folder):
         return {name: index // size for name, index in zip(self.edits, self.blocks.indices, strict=False)}
 
     def replies(self, sample: str) -> list[ScoreRow]:
-        """The scores of a sample, read from its block. The last block is kept for the next call."""
+        """The scores of a sample with the judges' replies. The block that was read last is kept."""
         number = self._block_of_sample.get(sample, -1)
         if number not in (-1, self._block[0]):
             self._block = number, [*self.score_rows(number=number)]
@@ -295,13 +303,13 @@ def read_image(path: Path, role: str, plain: bool = False) -> np.ndarray | str:
         return f"the {role} image is unusable: {error}"
 
 
-def drop_stays(every: ScoreTable) -> ScoreTable:
+def drop_stays(scores: ScoreTable) -> ScoreTable:
     """The scores without Removal of objects that must stay."""
-    is_undefined = every.frame["metric"].isin(REMOVAL_METRICS) & every.frame["stays"].notna()
-    return ScoreTable(every.frame[~is_undefined])
+    is_undefined = scores.frame["metric"].isin(REMOVAL_METRICS) & scores.frame["stays"].notna()
+    return ScoreTable(scores.frame[~is_undefined])
 
 
-#: Cells of minimal pairs for which Removal is undefined.
+#: Cells of minimal pairs for which Removal is undefined: all but the denied object that is there.
 _NO_REMOVAL = frozenset(label for label, cell in CELLS.items() if cell != CELLS["denied, there"])
 
 
@@ -321,8 +329,7 @@ def label_edit(edit: EditRow, track: str) -> Row:
 
 
 # --- questions for other harnesses -----------------------------------------------------------
-#: The options of a presence question.
-YES_NO = ("yes", "no")
+YES_NO = ("yes", "no")  # the options A and B of a presence question
 
 
 def question_key(run: RunDir, sample_id: str) -> str:
@@ -367,12 +374,12 @@ def order_runs(loaded: Sequence[RunDir], same_data: bool = True) -> list[RunDir]
     for run in loaded:
         if names[run.label] > 1:
             run.name = str(run.out / run.editor)
-    paper_editors, names_in_order = list(paper_numbers.ROW_OF), [run.name for run in loaded]
+    names_in_order = [run.name for run in loaded]
 
-    def order(run: RunDir) -> tuple[int, str, int, int]:
+    def make_key(run: RunDir) -> tuple[int, str, int, int]:
+        plain = run.editor.partition("+")[0]  # without a remedy
         of_command = [slugify(name) for name in run.about.get("config", {}).get("editor", [])]
-        editors = [*paper_editors, *of_command, run.editor.partition("+")[0]]
-        rank = editors.index(run.editor if run.editor in paper_editors else editors[-1])
+        rank = [*paper_numbers.ROW_OF, *of_command, plain].index(plain)
         return rank, run.editor, names_in_order.index(run.name), TRACKS.index(run.track)
 
-    return sorted(loaded, key=order)
+    return sorted(loaded, key=make_key)

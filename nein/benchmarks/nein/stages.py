@@ -53,9 +53,8 @@ from nein.models.editor_choice import EditorChoice, ExternalEdits
 from nein.models.references import digest_models, identify, resolve
 from nein.wording.families import MINIMAL_PAIRS
 
-#: Largest ratio of two aspect ratios that count as equal, since editors round sides.
-ASPECT = 1.05
-CHANGED = "the NeIn image is not the one that was edited; it was changed in between"  # a reason
+ASPECT = 1.05  # aspect ratios up to this factor apart count as equal, since editors round sides
+CHANGED = "the NeIn image is not the one that was edited; it was changed in between"  # in place of the image
 
 
 # --- edits -----------------------------------------------------------------------------------
@@ -63,11 +62,15 @@ CHANGED = "the NeIn image is not the one that was edited; it was changed in betw
 class Edit(Stage):
     """The first stage: sample image and instruction -> edited image, by one editor.
 
-    A block has one sample if the editor takes them one by one (`EditorChoice.place`): a failed request is
-    repeated alone, and a kill loses only the requests in flight.
+    A block has one sample if the editor is behind an address: a failed request is repeated alone, and a kill
+    loses only the requests in flight.
     """
 
-    name, outputs, invalidates, cut = EDIT, (EDIT,), (SCORES,), True
+    # As `Stage` explains them.
+    name = EDIT
+    outputs = (EDIT,)
+    invalidates = (SCORES,)
+    cut = True
 
     run: RunDir
     dataset: Dataset
@@ -86,11 +89,11 @@ class Edit(Stage):
 
     def work(self, editor: Any, inputs: Any, missing: tuple[str, ...]) -> dict[str, list[EditRow]]:
         number, members = inputs
-        readable = [(sample, image) for sample, image in members if not isinstance(image, str)]
-        results = iter(self._edit(editor, readable))  # one per readable image, in order
+        results = self._edit(editor, [pair for pair in members if not isinstance(pair[1], str)])
         rows: list[EditRow] = []
-        images_made: list[tuple[Path, np.ndarray]] = []  # (H, W, 3) uint8 each
+        images_made: list[tuple[Path, np.ndarray]] = []  # (file, (H, W, 3) uint8)
         for index, (sample, image) in zip(self.blocks.needed(number), members, strict=True):
+            # The request.
             row = EditRow(sample.id, sample.source_id, sample.object, sample.instruction(self.run.track))
             row.template = sample.template if self.run.track == "negative" else None
             row.family, row.stays, row.difficulty = sample.family, sample.stays, dict(sample.difficulty)
@@ -99,15 +102,19 @@ class Edit(Stage):
             if isinstance(image, str):
                 row.error = image
                 continue
-            result, row.orientation = next(results)
-            row.sample_sha256, row.note = pixel_digest(image), result.note
+            # The answer.
+            result, row.orientation = results[sample.id]
+            row.sample_sha256 = pixel_digest(image)
+            row.note = result.note
             row.rewritten = result.rewritten
             row.seed = row.seed if getattr(editor, "seeded", True) else None
             if result.image is None:
                 row.error = result.error or "the editor gave no image and no reason"
-                row.refused, row.again = result.refused, result.transient and not result.refused
+                row.refused = result.refused
+                row.again = result.transient and not result.refused
                 continue
-            row.image, row.sha256 = self.run.image_name(index, sample.id), pixel_digest(result.image)
+            row.image = self.run.image_name(index, sample.id)
+            row.sha256 = pixel_digest(result.image)
             (height, width), (input_height, input_width) = result.image.shape[:2], image.shape[:2]
             row.reshaped = not 1 / ASPECT <= width * input_height / (height * input_width) <= ASPECT
             images_made.append((self.run.image_path(row), result.image))
@@ -115,10 +122,10 @@ class Edit(Stage):
             list(pool.map(lambda pair: images.write_png(*pair), images_made))
         return {EDIT: rows}
 
-    def _edit(self, editor: Any, members: Sequence[Any]) -> list[tuple[EditResult, int]]:
-        """Edits samples with their images; returns results with the EXIF orientation of their images."""
+    def _edit(self, editor: Any, members: Sequence[Any]) -> dict[str, tuple[EditResult, int]]:
+        """Edits samples with their images. Sample id -> (result, EXIF orientation of its image)."""
         if isinstance(editor, ExternalEdits):
-            return [editor.read(sample.id) for sample, _ in members]
+            return {sample.id: editor.read(sample.id) for sample, _ in members}
         requests = []
         for sample, image in members:
             instruction, seed = sample.instruction(self.run.track), sample_seed(self.config.seed, sample.id)
@@ -126,7 +133,7 @@ class Edit(Stage):
         results = editor.edit(requests) if requests else []
         if [result.id for result in results] != [request.id for request in requests]:
             raise AssertionError(f"editor {editor.name!r} did not answer every request, in order")
-        return [(result, 1) for result in results]
+        return {result.id: (result, 1) for result in results}
 
     def is_valid(self, output: str, number: int, rows: list[EditRow]) -> bool:
         """False if an edit is to be tried again, or an image has vanished or is empty."""
@@ -149,34 +156,35 @@ class Edit(Stage):
 
 # --- scores ----------------------------------------------------------------------------------
 class Scorer:
-    """The models and caches of all metrics of a command, shared by threads; models load on first use."""
+    """The models and caches of all metrics of a command; models load on first use. Threads share it."""
 
     def __init__(self, config: EvalConfig, device: str) -> None:
         self.loaded: dict[str, Any] = {}  # kind -> encoder, judge or network
-        self._config, self._device, self._loading = config, device, threading.Lock()
-        self._services: Services | None = None  # of metrics with a model
+        self._config, self._device = config, device
+        self._loading = threading.Lock()  # so that no two threads load a model
+        self._services: Services | None = None  # None: no metric so far has a model
 
     def score(
         self, items: Sequence[EditPair], names: Sequence[str], run_metrics: Sequence[str]
     ) -> dict[str, list[MetricScore]]:
         """Metric -> a score per item of one block, for the metrics `names`. run_metrics: all metrics of the
-        run, so that a block which is completed later asks the judges the same questions."""
+        run, so that judges get the same questions in a block that is completed later."""
         with self._loading:
             if unloaded := [name for name in names if set(list_model_kinds([name])) - self.loaded.keys()]:
-                cache_dir = self._config.cache_dir
-                self._services = self._services or Services.create(self._config, cache_dir / "answers.sqlite")
-                models_loaded = load_models(unloaded, self._config, self._device, self._services)
-                self.loaded = {**models_loaded, **self.loaded}
+                self._services = self._services or make_services(self._config)
+                new_models = load_models(unloaded, self._config, self._device, self._services)
+                self.loaded = {**new_models, **self.loaded}
         batch = Batch(items, self.loaded, make_settings(self._config), tuple(run_metrics))
         metrics = [METRICS[name] for name in names]
         if self._services is None:  # metrics of pixels alone
             return score_batch(metrics, batch)
-        # Features of images and answers of judges are cached by block.
-        scope, folder = hash_scope(item.id for item in items), self._config.cache_dir / "features"
-        stores = BlockStore(FeatureCache(folder), scope), BlockStore(self._services.cache, scope)
-        scores = score_batch(metrics, dataclasses.replace(batch, features=stores[0], records=stores[1]))
-        for store in stores:
-            store.flush()
+        # Features of targets, and replies of judges about unedited samples, are cached by block.
+        scope = hash_scope(item.id for item in items)
+        features = BlockStore(FeatureCache(self._config.cache_dir / "features"), scope)
+        replies = BlockStore(self._services.cache, scope)
+        scores = score_batch(metrics, dataclasses.replace(batch, features=features, records=replies))
+        features.flush()
+        replies.flush()
         return scores
 
     def describe(self) -> dict[str, tuple[str, Any]]:
@@ -188,7 +196,8 @@ class Scorer:
     def stop(self) -> None:
         """Stops waiting for the answers of endpoints."""
         for model in self.loaded.values():
-            getattr(model, "stop", lambda: None)()
+            if hasattr(model, "stop"):
+                model.stop()
 
 
 @dataclass(kw_only=True, eq=False)
@@ -199,7 +208,9 @@ class Score(Stage):
     plain), and detectors see them upright.
     """
 
-    name, cut = "score", True
+    # As `Stage` explains them.
+    name = "score"
+    cut = True
 
     run: RunDir
     dataset: Dataset
@@ -207,20 +218,23 @@ class Score(Stage):
     metrics: Sequence[str]  # in the order of the table
     model: Model  # a `Scorer`
     config: EvalConfig
-    answers: Mapping[str, str] | None = None  # of a log, by `question_key`; they decide removal_vqa
+    # Answers of a log, by `question_key`, from which removal_vqa is scored; None: the judge is asked.
+    answers: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
         self.judged = [name for name in self.metrics if self.answers is None or name != "removal_vqa"]
-        self.blocks, self.outputs = self.edited.units, tuple(map(score_output, self.metrics))
-        self.plain, judge = self.config.protocol == "paper", self.config.models.vqa
+        self.plain = self.config.protocol == "paper"
+        self.blocks = self.edited.units
+        self.outputs = tuple(map(score_output, self.metrics))
         # Requests per sample to a served judge. Retention asks about every object of a caption: about six.
         asking = [name for name in self.judged if "vqa" in METRICS[name].models]
         count = sum(6 if name == "retention_vqa" else 1 for name in asking)
+        judge = self.config.models.vqa
         self.asks = {judge: count} if count and is_served(judge) else {}
 
     def read(self, number: int) -> tuple[int, list[EditPair]]:
         needed = self.blocks.needed(number)
-        # A block of edits may be smaller than one of scores.
+        # The blocks of edits with these samples: several, if edits are made one by one.
         numbers = Blocks(self.blocks.count, self.edited.size, needed).numbers
         edits = {row.id: row for row in self.run.rows(EDIT, numbers)}
         samples = self.dataset.members(needed)
@@ -229,16 +243,17 @@ class Score(Stage):
                 f"'{self.run.block_path(EDIT, numbers[0])}' lacks samples; remove it and rerun the command."
             )
         # Several samples may share an image of the data: it is decoded once.
-        read = functools.cache(self._read)
+        read = functools.cache(self._read_with_digest)
         return number, [self._make_pair(sample, edits[sample.id], read) for sample in samples]
 
-    def _read(self, path: Path, role: str) -> tuple[np.ndarray | str, str]:
+    def _read_with_digest(self, path: Path, role: str) -> tuple[np.ndarray | str, str]:
         """(image (H, W, 3) uint8, digest of its pixels), or (the reason why there is none, "")."""
         image = read_image(path, role, self.plain)
         return image, "" if isinstance(image, str) else pixel_digest(image)
 
     def _make_pair(self, sample: Sample, edit: EditRow, read: Callable[..., Any]) -> EditPair:
-        """The images of a sample that the metrics need; in place of an unusable image, the reason."""
+        """The images of a sample that the metrics need; in place of an unusable image, the reason. read:
+        `_read_with_digest`, or a cache of it."""
         if edit.image is None:
             return EditPair(sample.id, edit.why_not)
         needed = {image for name in self.metrics for image in METRICS[name].images}
@@ -263,23 +278,14 @@ class Score(Stage):
                 elif self.plain and (orientation := images.read_orientation(sample.sample_path)) != 1:
                     values["sample_upright"] = images.turn_upright(unedited, orientation)
         if "things" in needed:
-            images_without = [read_image(thing.without, "known") for thing in sample.things]
-            errors = [image for image in images_without if isinstance(image, str)]
-            values["things"] = (
-                errors[0]
-                if errors
-                else [
-                    SceneObject(thing.name, thing.stays, np.asarray(image))
-                    for thing, image in zip(sample.things, images_without, strict=True)
-                ]
-            )
+            values["things"] = _read_things(sample)
         return EditPair(sample.id, edited, **values)
 
     def work(self, model: Scorer, inputs: Any, missing: tuple[str, ...]) -> dict[str, list[ScoreRow]]:
         number, items = inputs
         names = [name for name in self.judged if score_output(name) in missing]
         rows: dict[str, list[ScoreRow]] = {}
-        if self.judged != self.metrics:
+        if self.judged != self.metrics:  # removal_vqa comes from the log
             rows[score_output("removal_vqa")] = [self._read_answer(item) for item in items]
         for name, scores in model.score(items, names, self.judged).items():
             if METRICS[name].kind == "corpus":
@@ -297,16 +303,16 @@ class Score(Stage):
             return ScoreRow(item.id, None, item.edited)
         if not text:
             return ScoreRow(item.id, None, "the log has no answer")
-        letter, reason, *_ = parse(text, YES_NO)
-        if letter is None:
-            return ScoreRow(item.id, None, reason)
-        answer = YES_NO[LETTERS.index(letter)]
+        parsed = parse(text, YES_NO)
+        if parsed.letter is None:
+            return ScoreRow(item.id, None, parsed.reason)
+        answer = YES_NO[LETTERS.index(parsed.letter)]
         detail = {"object": item.object, "protocol": self.config.protocol, "answer": answer}
         return ScoreRow(item.id, float(answer == "no"), f"the log answers {text!r}", detail)
 
     def is_valid(self, output: str, number: int, rows: list[ScoreRow]) -> bool:
         """False if an endpoint gave no answer, or the features of the block are missing."""
-        metric = output.rpartition("/")[2]
+        metric = output.rpartition("/")[2]  # of `score_output`
         if METRICS[metric].kind == "corpus" and not self.run.feature_path(metric, number).exists():
             return False
         return not any(row.again for row in rows)
@@ -327,17 +333,28 @@ class Score(Stage):
         return [atomic.stamp(self.run.path / name)[1] for name in names]
 
 
+def _read_things(sample: Sample) -> list[SceneObject] | str:
+    """The objects of a sample, each with an image without it; or why such an image cannot be read."""
+    objects = []
+    for thing in sample.things:
+        image = read_image(thing.without, "known")
+        if isinstance(image, str):
+            return image
+        objects.append(SceneObject(thing.name, thing.stays, image))
+    return objects
+
+
 def _write_features(
     run: RunDir, metric: str, number: int, items: Sequence[EditPair], scores: Sequence[MetricScore]
 ) -> None:
     """Writes one file per block: (n, D) float32 features of edits and of targets, for samples with both."""
     pairs = zip(items, scores, strict=True)
-    rows = [(item, score.features) for item, score in pairs if score.features is not None]
-    width = rows[0][1][0].shape[0] if rows else 0  # D
-    edited = np.asarray([features[0] for _, features in rows], np.float32).reshape(len(rows), width)
-    target = np.asarray([features[1] for _, features in rows], np.float32).reshape(len(rows), width)
-    ids = [item.id for item, _ in rows]
-    facts = {"ids": ids, "images": run.pixels(number, ids), "targets": [item.target_key for item, _ in rows]}
+    rows = [(item, *score.features) for item, score in pairs if score.features is not None]
+    shape = len(rows), rows[0][1].shape[0] if rows else 0  # (n, D)
+    edited = np.asarray([features for _, features, _ in rows], np.float32).reshape(shape)
+    target = np.asarray([features for _, _, features in rows], np.float32).reshape(shape)
+    ids = [item.id for item, _, _ in rows]
+    facts = {"ids": ids, "images": run.pixels(number, ids), "targets": [row[0].target_key for row in rows]}
     # One key, since the format writes several keys in a random order.
     metadata = {"about": json.dumps(facts, sort_keys=True)}
     content = safetensors.numpy.save({"edited": edited, "target": target}, metadata=metadata)
@@ -361,6 +378,11 @@ def check_references(metrics: Iterable[str], config: EvalConfig) -> None:
             metric_models.check_reference(location)  # a "name" is known to a library ("alex")
         if kind == "vqa":
             check_options(location, config.models.vqa_options)
+
+
+def make_services(config: EvalConfig) -> Services:
+    """The clients of served models, with the command's cache of answers."""
+    return Services.create(config, config.cache_dir / "answers.sqlite")
 
 
 def load_models(
@@ -394,7 +416,7 @@ def select_judge_options(kind: str, config: EvalConfig) -> dict[str, Any]:
 
 def make_settings(config: EvalConfig) -> Settings:
     """The settings of metrics, from the configuration."""
-    # Fields of the same name in both.
+    # Fields with the same name in both.
     shared = ("align", "protocol", "threshold", "article", "evidence", "batch_size")
     return Settings(
         resolution=config.align_resolution,
@@ -405,7 +427,8 @@ def make_settings(config: EvalConfig) -> Settings:
 
 def collect_score_facts(metric: str, config: EvalConfig, device: str) -> dict[str, Any]:
     """Everything in the configuration that decides a metric's values, given the images."""
-    facts, models = {"device": device.partition(":")[0]}, {}
+    facts: Json = {"device": device.partition(":")[0]}
+    models = {}  # kind -> reference
     for kind in METRICS[metric].models:
         if ":" in kind:  # the network of one metric
             facts[kind] = kind
@@ -414,7 +437,6 @@ def collect_score_facts(metric: str, config: EvalConfig, device: str) -> dict[st
         facts[kind] = identify(models[kind])
         if kind in metric_models.JUDGES:
             facts |= {"dtype": config.judge_dtype, **select_judge_options(kind, config)}
+    facts |= digest_models(models)
     settings = make_settings(config)
-    return (
-        facts | digest_models(models) | {name: settings.identity(name) for name in METRICS[metric].settings}
-    )
+    return facts | {name: settings.identity(name) for name in METRICS[metric].settings}
