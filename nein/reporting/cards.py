@@ -23,6 +23,7 @@ from nein.reporting import page
 
 # --- members, measures, cards ----------------------------------------------------------------
 Thumbnail = str | dict[str, str]  # an image as a data URI, or {"none": why there is none}
+Source = str | dict[str, str]  # the path of an image, or {"none": why there is none}
 
 
 class Cell(NamedTuple):
@@ -196,11 +197,9 @@ def _encode_uri(data: bytes) -> str:
 _AHEAD = 64  # samples whose files are read together
 
 
-def read_thumbnails(
-    samples: Iterable[Sequence[str | dict[str, str]]], side: int
-) -> Iterator[list[Thumbnail]]:
-    """Yields the thumbnails of every sample, in order; threads read the files. samples: for each, the paths
-    of its images, or {"none": why there is none}; side: pixels, or 0 for an empty list per sample."""
+def read_thumbnails(samples: Iterable[Sequence[Source]], side: int) -> Iterator[list[Thumbnail]]:
+    """Yields the thumbnails of every sample, in order; threads read the files. samples: the images of each;
+    side: pixels, or 0 for an empty list per sample."""
     if not side:
         yield from ([] for _ in samples)
         return

@@ -109,10 +109,7 @@ class ScoreTable:
 
     def count_reasons(self) -> Counter[str]:
         """Reason -> number of rows without a value, the commonest first."""
-        lost = np.isnan(self.values)
-        if not lost.any():
-            return Counter()
-        reasons = self.frame.loc[lost, "reason"].astype(object).fillna("")
+        reasons = self.frame.loc[np.isnan(self.values), "reason"].astype(object).fillna("")
         return Counter(dict(Counter(reasons).most_common()))
 
     def estimate(self, low: float | None = 0.0, high: float = 1.0) -> Estimate | None:
@@ -135,9 +132,8 @@ class ScoreTable:
     def figures(self, **labels: Any) -> pd.DataFrame:
         """The means as a frame: `figure` of every metric and variant."""
         groups = self.groups("metric", "variant")
-        return figures.frame(
-            part.figure(**labels, metric=metric, variant=variant) for (metric, variant), part in groups
-        )
+        rows = (part.figure(**labels, metric=metric, variant=variant) for (metric, variant), part in groups)
+        return figures.frame(rows)
 
     def subtract(self, other: ScoreTable) -> ScoreTable:
         """Value minus value in another table, by sample and metric; NaN if one is unscored."""
@@ -166,19 +162,11 @@ class ScoreTable:
 
     def pair(self, other: ScoreTable) -> Pairs:
         """The values of the samples that are scored in both tables, which have one row per sample."""
-        if self.frame["id"].duplicated().any() or other.frame["id"].duplicated().any():
-            raise ValueError("tables with two rows of one sample cannot be paired")
-        second_of = dict(zip(other.frame["id"].tolist(), other.values.tolist(), strict=True))
-        ids, sources = self.frame["id"].tolist(), self.frame["source"].tolist()
-        number_of: dict[Any, int] = {}  # source -> its number, in order of appearance
-        values, clusters = [], []
-        for sample_id, source, first in zip(ids, sources, self.values.tolist(), strict=True):
-            second = second_of.get(sample_id, math.nan)
-            if not math.isnan(first) and not math.isnan(second):
-                values.append((first, second))
-                clusters.append(number_of.setdefault(source, len(number_of)))
-        pairs = np.array(values).reshape(-1, 2)  # (N, 2) float64
-        return Pairs(pairs[:, 0], pairs[:, 1], clusters)
+        first, second = self.frame[["id", "source", "value"]], other.frame[["id", "value"]]
+        merged = first.merge(second, on="id", suffixes=("", "_other"), validate="one_to_one")
+        scored = merged.dropna(subset=["value", "value_other"])
+        clusters = pd.factorize(scored["source"])[0].tolist()  # numbered as they appear
+        return Pairs(scored["value"].to_numpy(), scored["value_other"].to_numpy(), clusters)
 
     def write(self, path: Path) -> None:
         """Writes scores.csv, without empty columns. No spreadsheet runs its text as a formula."""

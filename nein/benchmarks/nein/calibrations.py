@@ -39,29 +39,29 @@ _ROW = atomic.record({**_NAMES, **_VERDICTS})
 class Calibration:
     """One judge's answers about images of known truth, as written by `nein calibrate`."""
 
-    kind: str  # of `KINDS`
+    kind: str  # of the judge: a key of `KINDS`
     manifest: Mapping[str, Any]
-    rows: Sequence[Figure]  # one per question; `control` names the control
+    rows: Sequence[atomic.Row]  # one per question; "control" names the control, if there is one
 
     @property
-    def plain(self) -> list[Figure]:
+    def plain(self) -> list[atomic.Row]:
         """The rows without a control."""
         return [row for row in self.rows if not row.get("control")]
 
     def fits(self, about: Mapping[str, Any]) -> bool:
         """Whether the run with this manifest was scored by this judge with this option."""
         option = _OPTIONS[self.kind]
-        models, config = about.get("models", {}), about.get("config", {})
-        same = models.get(self.kind, {}).get("fingerprint") == self.manifest["fingerprint"]
-        return same and config.get(option) == self.manifest[option]
+        judge = about.get("models", {}).get(self.kind, {})
+        is_same_option = about.get("config", {}).get(option) == self.manifest[option]
+        return judge.get("fingerprint") == self.manifest["fingerprint"] and is_same_option
 
     def rates(self, protocol: str, role: str | None = None, image_set: str | None = None) -> Rates:
-        """Error rates under a protocol. role: "object" or "caption", the only present words that count, while
-        all absent words do; image_set: only images of this set."""
+        """Error rates under a protocol, of all absent words and the present ones of `role` ("object" or
+        "caption"; None: both). image_set: only images of this set; None: of all."""
         rows = [row for row in self.plain if image_set in (None, row["set"])]
         rows = [row for row in rows if role is None or not row["present"] or row["role"] == role]
-        present, verdicts = [row["present"] for row in rows], [row[f"verdict_{protocol}"] for row in rows]
-        clusters, scores = [row["cluster"] for row in rows], [row["score"] for row in rows]
+        columns = ("present", f"verdict_{protocol}", "cluster", "score")
+        present, verdicts, clusters, scores = ([row[name] for row in rows] for name in columns)
         return calibration.measure_rates(present, verdicts, clusters, scores)
 
 
@@ -73,8 +73,10 @@ def load(folders: Sequence[Path], explicit: bool) -> list[Calibration]:
         if not files and explicit:
             raise UserError(f"'{folder}' has no calibration; run nein calibrate RUN.")
         for file in files:
-            manifest, lines = atomic.read_json(file, atomic.Row), file.with_suffix(".jsonl")
-            if (kind := str(manifest.get("kind"))) not in KINDS or not lines.is_file():
+            manifest = atomic.read_json(file, atomic.Row)
+            kind = str(manifest.get("kind"))
+            lines = file.with_suffix(".jsonl")
+            if kind not in KINDS or not lines.is_file():
                 raise UserError(f"'{file}' is not a calibration written by nein calibrate.")
             fields = {"fingerprint": str, _OPTIONS[kind]: str | float | None}
             atomic.parse(manifest, atomic.record(fields), f"'{file}'")
@@ -83,11 +85,12 @@ def load(folders: Sequence[Path], explicit: bool) -> list[Calibration]:
 
 
 def estimate_judges(loaded: Sequence[RunDir], calibrations: Sequence[Calibration]) -> Iterator[Figure]:
-    """Error rates by set of images (task "calibration", sets in `group`), controls, and the share of present
-    objects per bin of the judge's soft score (task "reliability"; `score`: the bin's mean, `group`: title of
-    its panel, with the calibration error); then the corrected estimates of runs."""
+    """Of each judge: controls; error rates by set of images (task "calibration", sets in `group`); the share
+    of present objects per bin of its soft score (task "reliability"; `score`: mean of the bin, `group`: title
+    of the panel, with the calibration error). Then the corrected estimates of runs."""
     for judge in calibrations:
-        title, plain = KINDS[judge.kind], judge.plain
+        title = KINDS[judge.kind]
+        plain = judge.plain
         yield from check_controls(judge.rows, title)
         names = {"fixed": title}  # protocol -> name of the judge under it
         if judge.kind == "vqa":
@@ -97,12 +100,12 @@ def estimate_judges(loaded: Sequence[RunDir], calibrations: Sequence[Calibration
                 rates = judge.rates(protocol, image_set=image_set)
                 for metric in ("sensitivity", "specificity", "auc"):
                     labels: Figure = {"task": "calibration", "judge": name, "group": image_set or "all"}
-                    labels |= {"metric": metric, "unscored": rates.n_unscored}
-                    yield figure(getattr(rates, metric), unit="%", **labels)
+                    rate = getattr(rates, metric)
+                    yield figure(rate, unit="%", unscored=rates.n_unscored, metric=metric, **labels)
         if scored := [row for row in plain if row["score"] is not None]:
-            scores, present = [row["score"] for row in scored], [row["present"] for row in scored]
-            # Per bin: mean score, and share of present objects.
-            bins, error = calibration.reliability(scores, present, [row["cluster"] for row in scored])
+            columns = ("score", "present", "cluster")
+            scores, present, clusters = ([row[name] for row in scored] for name in columns)
+            bins, error = calibration.reliability(scores, present, clusters)  # bin: (mean score, share)
             labels = {"task": "reliability", "metric": "present", "judge": title}
             labels["group"] = f"{title}: calibration error {error:.3f}"
             for mean, share in bins:
@@ -115,24 +118,22 @@ def correct_runs(loaded: Sequence[RunDir], calibrations: Sequence[Calibration]) 
     """Removal and Retention as judged, and corrected for the judge's own error (task "corrected")."""
     for run in loaded:
         for metric in ("removal_vqa", "retention_vqa", "removal_ovd", "retention_ovd"):
-            entry = estimates.estimate_mean(run.scores_by(metric), metric)
-            if entry is None:
+            judged = estimates.estimate_mean(run.scores_by(metric), metric)
+            if judged is None:
                 continue
             quantity: Any
             quantity, _, kind = metric.rpartition("_")
-            result = Corrected(None, None, None, "this judge was not calibrated")
+            result = Corrected(None, None, None, refused="this judge was not calibrated")
             if judges := [item for item in calibrations if item.kind == kind and item.fits(run.about)]:
                 protocol = run.about["config"]["protocol"]
                 rule = "paper_retention" if (quantity, protocol) == ("retention", "paper") else protocol
                 # Rates of object names only: many words of captions name nothing that a judge looks for.
-                result = calibration.correct(entry, judges[0].rates(rule, role="object"), quantity)
-            yield from _pair_estimates(entry, result, "corrected", run, metric)
+                result = calibration.correct(judged, judges[0].rates(rule, role="object"), quantity)
+            yield from _make_pair(judged, result, task="corrected", run=run, metric=metric)
 
 
-def _pair_estimates(
-    judged: Estimate, result: Corrected, task: str, run: RunDir, metric: str
-) -> Iterator[Figure]:
-    """An estimate as judged, and its correction, whose `statistic` is `task`."""
+def _make_pair(judged: Estimate, result: Corrected, task: str, run: RunDir, metric: str) -> Iterator[Figure]:
+    """An estimate as judged (`statistic` "judged"), and the result of a correction (`statistic`: `task`)."""
     labels: Figure = {"task": task, "metric": metric, "model": run.name, "variant": run.track}
     yield figure(judged, unit="%", statistic="judged", **labels)
     ends = {name: getattr(result, name) for name in ("value", "low", "high", "n", "refused")}
@@ -147,10 +148,10 @@ def measure_agreement(loaded: Sequence[RunDir]) -> Iterator[Figure]:
         by_vqa, by_ovd, clusters = run.scores_by("removal_vqa").pair(run.scores_by("removal_ovd"))
         if not clusters:
             continue
-        first, second = (run.values(metric) for metric in REMOVAL_JUDGES)
         # Chance-corrected; clustered by source image.
-        kappa = calibration.cohen_kappa(first, second, run.sources)
-        alpha = calibration.krippendorff_alpha([first, second], run.sources)
+        verdicts = [run.values(metric) for metric in REMOVAL_JUDGES]
+        kappa = calibration.cohen_kappa(verdicts[0], verdicts[1], run.sources)
+        alpha = calibration.krippendorff_alpha(verdicts, run.sources)
         labels: Figure = {"task": "agreement", "metric": "removal", "model": run.name, "variant": run.track}
         same = float((by_vqa == by_ovd).mean())
         yield number(same, unit="%", n=len(clusters), statistic="same", **labels)
@@ -179,12 +180,13 @@ def check_controls(rows: Sequence[Figure], judge: str) -> Iterator[Figure]:
     fall           Before minus after.
     same           Share of answers that stay.
     """
-    names, key = ("control", "set", "id", "cluster", "word", "present"), ["set", "id"]
+    key = ["set", "id"]  # names an image
+    names = ("control", *key, "cluster", "word", "present")
     table = pd.DataFrame({name: [row.get(name, "") for row in rows] for name in names})
-    # 1.0 yes, 0.0 no, NaN neither
+    # 1.0: yes, 0.0: no, NaN: neither.
     table["yes"] = pd.Series([row["verdict_fixed"] for row in rows], dtype=object).astype(float)
     plain = table[table["control"] == ""]
-    # (set, id) of an image -> its share of yes to objects that are there
+    # Image -> its share of yes to objects that are there.
     before = plain[plain["present"].astype(bool)].groupby(key)["yes"].mean().rename("before")
     for control in (name for name in CONTROLS if name in set(table["control"])):
         part = table[table["control"] == control]
@@ -234,9 +236,9 @@ QUESTIONS = (
     Question("kept", "Is the rest of the picture kept?", _KEPT),
     Question("artefacts", "Artefacts?", {"none": "none", "some": "some", "serious": "serious"}),
 )
-#: Label -> Removal: a partly visible object is not removed. None: no label.
+#: Label -> Removal: a partly visible object is not removed. None: not used.
 REMOVED = {"gone": 1.0, "1": 1.0, "yes": 1.0, UNSURE: None, "": None}
-REMOVED |= dict.fromkeys(("partly", "there", "0", "no"), 0.0)
+REMOVED |= {"partly": 0.0, "there": 0.0, "0": 0.0, "no": 0.0}
 KEY = ("editor", "track", "id")  # the columns that name an edit
 
 
@@ -244,7 +246,7 @@ def read_labels(files: Sequence[Path]) -> list[Label]:
     """The lines of CSV files with the columns editor, track, id, gone (a key of `REMOVED`), optionally rater
     and the other questions, as written by `nein study RUN --labels`. Raises UserError."""
     rows: list[Label] = []
-    verdicts: dict[tuple[str, ...], float | None] = {}
+    removed_of: dict[tuple[str, ...], float | None] = {}  # (rater, editor, track, id) -> Removal
     allowed = ", ".join(filter(None, REMOVED))
     for file in files:
         for line, row in atomic.read_csv(file, (*KEY, "gone")):
@@ -253,7 +255,8 @@ def read_labels(files: Sequence[Path]) -> list[Label]:
             if row["gone"] not in REMOVED or not all(row[name] for name in KEY):
                 raise UserError(f"{place} expected editor, track, id and gone ({allowed}), not {row}.")
             key = (row["rater"], *(row[name] for name in KEY))
-            if verdicts.setdefault(key, REMOVED[row["gone"]]) != REMOVED[row["gone"]]:
+            removed = REMOVED[row["gone"]]
+            if removed_of.setdefault(key, removed) != removed:
                 edit = f"'{row['id']}' of {row['editor']}/{row['track']}"
                 advice = "keep one of them, or name each rater in a column rater."
                 raise UserError(f"{place} {edit} has another label above; {advice}")
@@ -277,17 +280,18 @@ def use_labels(loaded: Sequence[RunDir], rows: Sequence[Label]) -> Iterator[Figu
         names_given = "; ".join("/".join(key) for key in people) or "none"
         raise UserError(f"The labels are of {names_given}; pass labels of these runs: {names_here}.")
     for key, run in runs.items():
-        if stranger := next((name for name in people[key] if name not in run.edits), None):
-            raise UserError(f"The labels name '{stranger}', which is not a sample of {run.label}.")
+        for name in people[key]:
+            if name not in run.edits:
+                raise UserError(f"The labels name '{name}', which is not a sample of {run.label}.")
         for metric in REMOVAL_JUDGES:
-            if (entry := estimates.estimate_mean(run.scores_by(metric), metric)) is not None:
+            if (judged := estimates.estimate_mean(run.scores_by(metric), metric)) is not None:
                 result = calibration.prediction_powered(run.values(metric), people[key], run.sources)
                 needed = result.needed
                 more = "more samples" if needed is None else str(max(0, needed - len(people[key])))
-                for row in _pair_estimates(entry, result, "labelled", run, metric):
+                for row in _make_pair(judged, result, task="labelled", run=run, metric=metric):
                     yield {**row, "more": more}
     yield from _compare_with_people(runs, people)
-    # The raters, about the questions that all files answer.
+    # Agreement of the raters, about the questions that all files answer.
     named = [row | {"item": "/".join(row[name] for name in KEY)} for row in rows if row["rater"]]
     questions = [question for question in QUESTIONS if all(question.key in row for row in named)]
     source_of = {name: source for run in loaded for name, source in run.sources.items()}
@@ -295,9 +299,7 @@ def use_labels(loaded: Sequence[RunDir], rows: Sequence[Label]) -> Iterator[Figu
     yield from compare_raters(named, questions, sources)
 
 
-def _compare_with_people(
-    runs: Mapping[Any, RunDir], people: Mapping[Any, Mapping[str, float]]
-) -> Iterator[Figure]:
+def _compare_with_people(runs: dict[Any, RunDir], people: dict[Any, dict[str, float]]) -> Iterator[Figure]:
     """Agreement of each judge with people, over all labels and by editor, object and template; and its
     sensitivity and specificity if the majority of raters is taken as the truth, as in `nein calibrate`."""
     for metric in REMOVAL_JUDGES:

@@ -42,6 +42,7 @@ class ModelsConfig:
 class EvalConfig(Evaluation, Seed, Sampler):
     """Options of `nein eval`; field names are the keys of a configuration file."""
 
+    # As `Options` explains them.
     presets = "nein/eval-"
     default_out = "runs/PRESET"
 
@@ -98,14 +99,12 @@ class EvalConfig(Evaluation, Seed, Sampler):
     def needs(self) -> list[Need]:
         from nein.models import needs
 
-        edits_here = "edit" in self.stages and self.edited is None  # not made elsewhere
+        found: list[Need] = []
+        if "edit" in self.stages and self.edited is None:  # edits are made here
+            found += needs.editor_needs(self.editor, self.preset, self.editor_options)
+            found += needs.remedy_needs(self.mend, self.models.vqa)
         metrics = select_metrics(self.metrics) if "score" in self.stages else []
-        return [
-            *(needs.editor_needs(self.editor, self.preset, self.editor_options) if edits_here else []),
-            *(needs.remedy_needs(self.mend, self.models.vqa) if edits_here else []),
-            *needs.metric_needs(metrics, self.models),
-            *needs.data_needs(self.data),
-        ]
+        return [*found, *needs.metric_needs(metrics, self.models), *needs.data_needs(self.data)]
 
     def check(self) -> None:
         self.metrics = select_metrics(self.metrics)

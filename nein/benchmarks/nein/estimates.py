@@ -29,17 +29,8 @@ import pandas as pd
 import safetensors
 
 from nein import statistics
-from nein.benchmarks.nein.runs import (
-    REMOVAL_JUDGES,
-    SCORES,
-    TEMPLATES,
-    UNREAD,
-    CorpusRow,
-    RunDir,
-    drop_stays,
-    order_runs,
-    score_output,
-)
+from nein.benchmarks.nein import runs
+from nein.benchmarks.nein.runs import REMOVAL_JUDGES, SCORES, TEMPLATES, CorpusRow, RunDir
 from nein.benchmarks.runner import Finished, select_rows
 from nein.loading.digests import json_digest
 from nein.loading.errors import UserError
@@ -55,11 +46,9 @@ OVERALL: Any = {"task": "gap", "statistic": ("affirmed", "negated", "gap")}  # s
 
 
 # --- one run ---------------------------------------------------------------------------------
-def make_estimates(
-    scores: ScoreTable, corpus: Mapping[str, CorpusRow], track: str = "negative"
-) -> pd.DataFrame:
+def make_estimates(scores: ScoreTable, corpus: dict[str, CorpusRow], track: str = "negative") -> pd.DataFrame:
     """Every estimate of one run. scores: `RunDir.all_scores`; corpus: of the whole set (corpus.json)."""
-    table = drop_stays(scores)  # without Removal of objects that must stay
+    table = runs.drop_stays(scores)  # without Removal of objects that must stay
     frame = scores.frame
     rows: list[Figure] = []
     for metric in METRICS:
@@ -138,8 +127,8 @@ def estimate_minimal_pairs(scores: ScoreTable, metric: str) -> Iterator[Figure]:
     """What decides an edit, by one judge: the instruction, the image, or both (task "minimal_pairs").
 
     The family "minimal_pairs" affirms and denies every object, for an image with it and one without: four
-    cells. The change in presence is what the judge sees after the edit minus what it sees before. So an editor
-    that does nothing changes nothing, however the judge errs. An editor that obeys has +1 of text, -1 of
+    cells. The change in presence is what the judge sees after the edit minus what it sees before. Thus an
+    editor that does nothing changes nothing, however the judge errs. One that obeys has +1 of text, -1 of
     picture and 0 of interaction (`nein.statistics.two_way`); one that always removes, or always adds, what is
     named has 0, -1, 0.
 
@@ -187,12 +176,12 @@ def estimate_minimal_pairs(scores: ScoreTable, metric: str) -> Iterator[Figure]:
 
 
 # --- the gap of an editor, and what a rewriter loses -----------------------------------------
-def estimate_gaps(runs: Sequence[RunDir]) -> pd.DataFrame:
+def estimate_gaps(loaded: Sequence[RunDir]) -> pd.DataFrame:
     """The negation gaps of the editors whose control ("Remove the X.") was run, in all and by template."""
-    controls = {run.name: run for run in runs if run.track == "remove"}
+    controls = {run.name: run for run in loaded if run.track == "remove"}
     return frames.frame(
         {**row, "model": run.name}
-        for run in runs
+        for run in loaded
         if run.track == "negative" and run.name in controls
         for metric in REMOVAL_JUDGES
         for row in estimate_gap(controls[run.name].scores_by(metric), run.scores_by(metric), metric)
@@ -222,25 +211,25 @@ def estimate_gap(affirmed: ScoreTable, negated: ScoreTable, metric: str) -> Iter
 STILL_THERE, GAP = "objects still there", 'gap to "Remove the X."'  # groups of the task "losses"
 
 
-def estimate_losses(runs: Sequence[RunDir]) -> Iterator[Figure]:
+def estimate_losses(loaded: Sequence[RunDir]) -> Iterator[Figure]:
     """Removals lost by a rewriter, and by the editor ("painter") behind it (task "losses", `statistic`).
 
-    The loss of a sample is, in the group STILL_THERE, 1 where the judge still sees X, else 0. In the group GAP
-    it is Removal when told "Remove the X." minus Removal here, so that objects that the editor never removes
-    cancel. The former is from the editor without its remedy, or else from its own run that was told so.
+    In the group STILL_THERE, the loss of a sample is 1 where the judge still sees X, else 0. In GAP, it is
+    Removal when told "Remove the X." minus Removal here: objects that the editor never removes cancel. The
+    former is from the editor without its remedy, or else from its own run that was told so.
 
     The loss is the rewriter's where its text neither asks for the removal of X nor denies X (`OUTCOMES`
     dropped and affirmed), else the editor's. Both parts are means over the same samples, 0 where the loss is
     the other's: they add up to the "whole". Unscored: samples without a verdict, and those in which the rule
     cannot tell what the text says of X (`cannot_tell`).
     """
-    controls = {run.name: run for run in runs if run.track == "remove"}
-    for run in (run for run in runs if run.track == "negative"):
+    controls = {run.name: run for run in loaded if run.track == "remove"}
+    for run in (run for run in loaded if run.track == "negative"):
         for metric in REMOVAL_JUDGES:
             rewritten = run.scores_by(metric).frame.dropna(subset="outcome")
             if not len(rewritten):
                 continue
-            known = ScoreTable(rewritten[rewritten["outcome"] != UNREAD])
+            known = ScoreTable(rewritten[rewritten["outcome"] != runs.UNREAD])
             # Group -> scored samples; their value is the loss.
             tables = {STILL_THERE: known.scored.frame.assign(value=1 - known.scored.values)}
             if control := controls.get(run.name.rpartition("+")[0], controls.get(run.name)):
@@ -266,7 +255,7 @@ def estimate_losses(runs: Sequence[RunDir]) -> Iterator[Figure]:
 
 def negation_gaps(finished: Sequence[Finished]) -> pd.DataFrame:
     """`Benchmark.gaps` of NeIn: a gap has the name of the run with negative instructions."""
-    gap_rows = frames.select(estimate_gaps(order_runs([entry.folder for entry in finished])), **OVERALL)
+    gap_rows = frames.select(estimate_gaps(runs.order_runs([entry.folder for entry in finished])), **OVERALL)
     names = {entry.folder.name: entry.name for entry in finished if entry.folder.track == "negative"}
     return gap_rows.assign(run=gap_rows["model"].map(names)) if len(gap_rows) else gap_rows
 
@@ -302,13 +291,17 @@ class Features(NamedTuple):
 
 def read_features(run: RunDir, metric: str = "fid") -> Features | None:
     """The features of the finished blocks of a run; None if no sample has any."""
-    done = run.list_blocks(score_output(metric))
+    done = run.list_blocks(runs.score_output(metric))
     numbers = [number for number in run.blocks.units.numbers if number in done]
     return _join_features(run, [_read_block(run, metric, number) for number in numbers])
 
 
-def _read_block(run: RunDir, metric: str, number: int) -> tuple[Mapping[str, Any], dict[str, np.ndarray]]:
-    """A block: ("ids" of samples and keys of "targets"; side -> features (n, D) float32). Raises UserError."""
+#: A block of features: (ids of samples, "ids", and keys of targets, "targets"; side -> (n, D) float32).
+_Block = tuple[Mapping[str, Any], dict[str, np.ndarray]]
+
+
+def _read_block(run: RunDir, metric: str, number: int) -> _Block:
+    """A block from its file. Raises UserError."""
     path = run.feature_path(metric, number)
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
@@ -321,10 +314,8 @@ def _read_block(run: RunDir, metric: str, number: int) -> tuple[Mapping[str, Any
     return about, tensors
 
 
-def _join_features(
-    run: RunDir, blocks: Sequence[tuple[Mapping[str, Any], dict[str, np.ndarray]]]
-) -> Features | None:
-    """Joins blocks of `_read_block`, without samples that have been deselected."""
+def _join_features(run: RunDir, blocks: Sequence[_Block]) -> Features | None:
+    """The features of the selected samples; None without any."""
     rows = []  # (id, key of the target, features of the edit (D,), of the target (D,)) per sample
     for about, tensors in blocks:
         columns = about["ids"], about["targets"], tensors["edited"], tensors["target"]
@@ -343,7 +334,7 @@ def compute_corpus_metric(metric: str, run: RunDir) -> CorpusRow:
     is_paper = run.about["config"]["protocol"] == "paper"
     units = run.blocks.units
     # Reuse the earlier value if its inputs are the same.
-    reasons = [row.reason for row in select_rows(run, score_output(metric), units) if row.reason]
+    reasons = [row.reason for row in select_rows(run, runs.score_output(metric), units) if row.reason]
     blocks = [_read_block(run, metric, number) for number in units.numbers]
     ingredients = {
         "samples": [*run.edits],

@@ -42,7 +42,7 @@ SAMPLES = 24182  # of the validation set: every value of Table 3 is over all of 
 
 def paper_estimates(source: str, run: Mapping[str, Any] | None) -> Iterator[PaperEstimate]:
     """Table 3 for `nein reproduce`: the row of a run, by the editor and track of its manifest; without a run
-    all rows. A fine-tuned editor has a name that begins with nein-ip2p or nein-magicbrush."""
+    all rows. A fine-tuned editor is named nein-ip2p or nein-magicbrush, maybe with "-" and more."""
     rows = dict(ROW_OF)  # editor -> row
     for editor in ("ip2p", "magicbrush"):
         rows[f"nein-{editor}"] = f"{ROW_OF[editor]} + NeIn"
@@ -51,8 +51,8 @@ def paper_estimates(source: str, run: Mapping[str, Any] | None) -> Iterator[Pape
             for metric, value in zip(COLUMNS, TABLE_3[row], strict=True):
                 unit = "%" if METRICS[metric].unit == "per cent" else ""
                 key = {"task": "results", "metric": metric, "variant": "negative"}
-                share_or_value = value / 100 if unit == "%" else value
-                yield PaperEstimate(row, key, share_or_value, unit, SAMPLES, needs_all=metric == "fid")
+                value = value / 100 if unit == "%" else value
+                yield PaperEstimate(row, key, value, unit, n=SAMPLES, needs_all=metric == "fid")
 
 
 def paper_gaps() -> Iterator[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """Computes how much each quirk of the published protocol changes each estimate of a finished run.
 
-Scores are recomputed from the evidence in score rows (raw answers, scores of boxes, objects asked about) and
-from FID's features; no model is run.
+Scores are recomputed from the evidence in score rows (raw answers, scores of boxes, objects asked about), and
+FID from its features; no model is run.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def recompute(metric: str, row: ScoreRow | Score, quirks: Collection[str] = ()) 
     if row.reason.startswith(NOT_EDITED):
         return 0.0 if "denominator" in quirks else None
     if metric.startswith("retention_"):
-        return _retention(metric.removeprefix("retention_"), detail, quirks) if "before" in detail else None
+        kind = metric.removeprefix("retention_")
+        return _recompute_retention(kind, detail, quirks) if "before" in detail else None
     if metric == "removal_ovd":
         return float(detail["score"] <= detail["threshold"]) if "score" in detail else None
     if "answer" not in detail:
@@ -68,7 +69,7 @@ def recompute(metric: str, row: ScoreRow | Score, quirks: Collection[str] = ()) 
     return None if seen is None else float(not seen)
 
 
-def _retention(kind: str, detail: Mapping[str, Any], quirks: Collection[str]) -> float | None:
+def _recompute_retention(kind: str, detail: Mapping[str, Any], quirks: Collection[str]) -> float | None:
     """The share of the caption's objects that are still seen, among those seen before; None: unscored. kind:
     "vqa" or "ovd"."""
     # The protocols that choose the objects, and read the answers.
@@ -114,12 +115,13 @@ def make_rows(run: RunDir) -> Iterator[Figure]:
                 fixed = [recompute(metric, row) for row in scores]
                 paper = [recompute(metric, row, quirks) for row in scores]
             except NoEvidence as error:
-                fixed, paper, named["note"] = [], [], f"{error}; score again with evidence: both"
+                fixed = paper = []
+                named["note"] = f"{error}; score again with evidence: both"
             for statistic, values in (("fixed", fixed), ("paper", paper)):
                 scored = [value for value in values if value is not None]
                 mean = sum(scored) / len(scored) if scored else None
                 yield number(mean, unit="%", n=len(scored), statistic=statistic, **named)
-            flips = sum(one != other for one, other in zip(fixed, paper, strict=True))
+            flips = sum(value != other for value, other in zip(fixed, paper, strict=True))
             yield number(None if named["note"] else flips, unit="count", statistic="flips", **named)
     if getattr(run.corpus().get("fid"), "value", None) is not None:
         yield from _compare_fid(run, **labels)

@@ -31,7 +31,7 @@ from nein.reporting.scores import ScoreTable
 from nein.statistics import two_way
 
 NANO_LABEL = "nano (miniature models on drawn scenes; not comparable with the paper)"
-HOW = (
+HOW_TO_READ = (
     "Percentages except FID and LPIPS. ± and [ ]: 95 % interval, clustered by source image. "
     "↑ higher is better, ↓ lower is better."
 )
@@ -50,18 +50,19 @@ def make_page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) 
     # The content of both pages.
     presets = sorted({str(run.about.get("config", {}).get("preset")) for run in loaded})
     label = NANO_LABEL if presets == ["nano"] else ", ".join(presets)
-    figures, parts = {entry.folder.path: entry.figures for entry in finished}, []
+    figures = {entry.folder.path: entry.figures for entry in finished}
+    of_runs = []
     for run in loaded:  # a metric of a plug-in that is not installed here is left out
-        table_rows = frames.select(figures[run.path], metric=(*METRICS, "refused"))
-        if frames.select(table_rows, task="results")[["n", "unscored"]].isna().any(axis=None):
+        rows = frames.select(figures[run.path], metric=(*METRICS, "refused"))
+        if frames.select(rows, task="results")[["n", "unscored"]].isna().any(axis=None):
             raise UserError(f"figures.csv of '{run.path}' lacks a count; rerun its nein eval command.")
-        parts.append(frames.with_columns(table_rows, model=run.name))
-    results = frames.concat(parts)
+        of_runs.append(frames.with_columns(rows, model=run.name))
+    results = frames.concat(of_runs)
     losses = frames.frame(estimates.estimate_losses(loaded))
     frame = frames.concat([results, estimates.estimate_gaps(loaded), losses], benchmark="nein")
     presence_first = reversed(sections.make_paper_tables())
     headline_tables = [table for table in presence_first if table.sheet(results).rows]
-    content: dict[str, Any] = {"subtitle": f"Preset: {label}. {HOW}", "findings": make_finding(frame)}
+    content: dict[str, Any] = {"subtitle": f"Preset: {label}. {HOW_TO_READ}", "findings": make_finding(frame)}
     content |= {"headline": headline_tables[:1], "notes": make_notes(results, loaded)}
     if not isinstance(options, ReportConfig):
         return Page("NeIn", frame=frame, sections=sections.make_sections(), **content)
@@ -71,14 +72,14 @@ def make_page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) 
     run_sides = make_sides([run for run in loaded if run.track == "negative"] or loaded)
     pairs = compare.choose_pairs([*run_sides], options.baseline)
     comparison_rows = compare.compare_runs(run_sides, pairs, family=options.family)
-    rows = [*comparison_rows, *calibrations.measure_agreement(loaded)]
-    rows += calibrations.estimate_judges(loaded, judges)
+    more = [*comparison_rows, *calibrations.measure_agreement(loaded)]
+    more += calibrations.estimate_judges(loaded, judges)
     if options.labels:
-        rows += calibrations.use_labels(loaded, calibrations.read_labels(options.labels))
+        more += calibrations.use_labels(loaded, calibrations.read_labels(options.labels))
     if options.protocols:
-        rows += [row for run in loaded for row in protocols.make_rows(run)]
-    parts = [frame, estimates.estimate_breakdowns(loaded), frames.frame(rows)]
-    frame = frames.concat(parts, benchmark="nein")
+        more += [row for run in loaded for row in protocols.make_rows(run)]
+    breakdowns = estimates.estimate_breakdowns(loaded)
+    frame = frames.concat([frame, breakdowns, frames.frame(more)], benchmark="nein")
     kinds = dict.fromkeys(calibrations.KINDS[judge.kind] for judge in judges)
     content["notes"] += calibrations.list_flags(frame, kinds)
     title = options.title or f"NeIn: {', '.join(dict.fromkeys(run.name for run in loaded))}"
@@ -95,7 +96,8 @@ def make_sides(
     for run in loaded:
         # The variant is emptied, so that runs of two tracks can be paired.
         scores = ScoreTable(run.table.frame.assign(variant=pd.Categorical([None] * len(run.table))))
-        control, gap = controls.get(run.name), None
+        control = controls.get(run.name)
+        gap = None
         if control and run.track == "negative":
             removals = tuple(REMOVAL_JUDGES)
             gap = control.table.where(metric=removals).subtract(run.table.where(metric=removals))
@@ -105,8 +107,8 @@ def make_sides(
 
 
 # --- finding and notes ---------------------------------------------------------------------
-#: Findings of runs without a gap, the first that applies: (selected estimates, sentence with the model and
-#: value of the lowest, and of the highest).
+#: Findings of runs without a gap, the first that applies: (the estimates, a sentence with the model and value
+#: of the lowest, its end with those of the highest).
 _FINDINGS = (
     (
         {"task": "minimal_pairs", "statistic": "part", "group": two_way.TEXT},
@@ -122,22 +124,22 @@ _FINDINGS = (
 
 
 def make_finding(frame: pd.DataFrame) -> list[str]:
-    """The main result in a sentence, by the first judge with scores: the widest negation gap; for minimal
-    pairs, how much opposite sentences change an edit; else Removal. Empty without a judge."""
+    """The main result in a sentence, by the first judge with scores: the widest negation gap; or for minimal
+    pairs, how much opposite sentences change an edit; or Removal. [] without a judge."""
     change = '"Remove the X." becomes a sentence that says X is absent'
     for metric, judge in REMOVAL_JUDGES.items():
         gaps = frames.select(frame, metric=metric, **estimates.OVERALL)
         quantity = f"Removal (judged by {judge})"
         if sentence := tables.describe_widest(gaps, quantity=quantity, change=change, models="editors"):
             return [sentence]
-    for selection, low_text, high_text in _FINDINGS:
+    for where, text_of_lowest, text_of_highest in _FINDINGS:
         for metric, judge in REMOVAL_JUDGES.items():
-            selected = frames.select(frame, metric=metric, **selection).dropna(subset="value")
+            selected = frames.select(frame, metric=metric, **where).dropna(subset="value")
             if rows := sorted(frames.records(selected), key=lambda row: row["value"]):
-                sentence = low_text.format(rows[0]["model"], tables.format_estimate(rows[0]))
+                sentence = text_of_lowest.format(rows[0]["model"], tables.format_estimate(rows[0]))
                 if len(rows) > 1:
                     highest = tables.format_estimate(rows[-1], interval="none")
-                    sentence += f", {high_text.format(rows[-1]['model'], highest)}"
+                    sentence += f", {text_of_highest.format(rows[-1]['model'], highest)}"
                 return [f"{sentence} (judged by {judge})."]
     return []
 
@@ -150,6 +152,7 @@ def make_notes(frame: pd.DataFrame, loaded: Sequence[RunDir]) -> list[str]:
     results = frames.records(frame, task="results")
     configs = [run.about.get("config", {}) for run in loaded]
     sentences = []
+    # Small samples.
     sizes = [row["n"] for row in results if row["metric"] == "fid" and row["value"] is not None]
     if sizes and min(sizes) < FID_SMALL:
         sentences.append(
@@ -157,7 +160,8 @@ def make_notes(frame: pd.DataFrame, loaded: Sequence[RunDir]) -> list[str]:
             "thousand images are needed."
         )
     sentences += note_few_clusters(results)
-    by_run: dict[str, list[frames.Figure]] = {}
+    # Runs that differ.
+    by_run: dict[str, list[frames.Figure]] = {}  # label of a run -> its results
     for row in results:
         by_run.setdefault(f"{row['model']}/{row['variant']}", []).append(row)
     for property_name, values in {
@@ -168,6 +172,7 @@ def make_notes(frame: pd.DataFrame, loaded: Sequence[RunDir]) -> list[str]:
     }.items():
         if len(values) > 1:
             sentences.append(f"the rows differ in {property_name}; they are not comparable with each other.")
+    # Samples and images of each run.
     for name, rows in by_run.items():
         sentences += _explain_losses(name, rows)
     sentences += _note_idle_remedies(loaded)
@@ -191,7 +196,8 @@ def _note_idle_remedies(loaded: Sequence[RunDir]) -> Iterator[str]:
 
     edits = {run.label: run.edits for run in loaded}
     for run in loaded:
-        mend, plain = run.about["identity"].get("mend"), f"{run.name.rpartition('+')[0]}/{run.track}"
+        mend = run.about["identity"].get("mend")
+        plain = f"{run.name.rpartition('+')[0]}/{run.track}"  # the run without the remedy
         if not mend or plain not in edits:
             continue
         changed = [row for row in run.edits.values() if not row.note.startswith((AFFIRMED, AS_IT_IS))]
@@ -204,8 +210,8 @@ def _note_idle_remedies(loaded: Sequence[RunDir]) -> Iterator[str]:
             )
 
 
-#: Source images below which the interval of a mean without a range covers less than it says, by the study of
-#: docs/explanation/statistics.md.
+#: With fewer source images, the interval of a mean without a range covers less than it says (the study in
+#: docs/explanation/statistics.md).
 MIN_CLUSTERS = 30
 
 
@@ -224,23 +230,26 @@ def _explain_losses(name: str, rows: Sequence[frames.Figure]) -> Iterator[str]:
     """Yields why samples of a run are unscored: a sentence on failed edits, one on refused edits, then one
     per metric with further unscored samples and their commonest reasons."""
     reasons = {row["metric"]: frames.read_reasons(row) for row in rows}  # metric -> reason -> count
-    total, failed = max(row["n"] + row["unscored"] for row in rows), 0
+    total = max(row["n"] + row["unscored"] for row in rows)
+    failed = 0
     for prefix, event in {NOT_EDITED: "failed", DECLINED: "were refused by the editor"}.items():
-        most, examples = 0, list[str]()  # most: edits, by the metric with most of them
+        count = 0  # of such edits, by the metric that has most of them
+        examples = list[str]()
         for counts in reasons.values():
             matching = [reason for reason in counts if reason.startswith(prefix)]
-            most = max(most, sum(counts[reason] for reason in matching))
+            count = max(count, sum(counts[reason] for reason in matching))
             examples += matching
-        if most:
-            yield f"{name}: {most} of {total} edits {event}, for instance: {examples[0].removeprefix(prefix)}"
-            failed += most
+        if count:
+            example = examples[0].removeprefix(prefix)
+            yield f"{name}: {count} of {total} edits {event}, for instance: {example}"
+            failed += count
     for row in (row for row in rows if row["unscored"] > failed):
-        known, others = (NOT_EDITED, DECLINED), []
-        for reason, n in reasons[row["metric"]].items():
-            others += [] if reason.startswith(known) else [f"{n} × {reason}"]
-        count = f"{row['unscored'] - failed}{' more' if failed else ''} of {total}"
-        causes = f": {'; '.join(others[:3])}" if others else ""
-        yield f"{name}: {count} are unscored in {METRICS[row['metric']].title}{causes}"
+        counts = reasons[row["metric"]]
+        others = [reason for reason in counts if not reason.startswith((NOT_EDITED, DECLINED))]
+        causes = "; ".join(f"{counts[reason]} × {reason}" for reason in others[:3])
+        part = f"{row['unscored'] - failed}{' more' if failed else ''} of {total}"
+        title = METRICS[row["metric"]].title
+        yield f"{name}: {part} are unscored in {title}{f': {causes}' if causes else ''}"
 
 
 # --- cards of samples ----------------------------------------------------------------------
@@ -282,7 +291,8 @@ def make_browser(loaded: Sequence[RunDir], options: ReportConfig) -> Part:
 def make_cards(
     loaded: Sequence[RunDir], records: Mapping[str, nein_data.Sample], metrics: Sequence[str], side: int
 ) -> Iterator[cards.Card]:
-    """A card per sample. records: id -> record of the data; side: pixels of an image's longer side, or 0."""
+    """A card per sample. records: id -> sample of the data, {} without them; side: of images, in pixels, or 0
+    for none."""
     names = list(dict.fromkeys(name for run in loaded for name in run.edits))
     image_sources = (_list_image_sources(loaded, records.get(name), name) for name in names)
     values = [[run.values(metric) for metric in metrics] for run in loaded]  # [run][metric][sample]
@@ -314,9 +324,9 @@ def make_cards(
 
 def _list_image_sources(
     loaded: Sequence[RunDir], sample: nein_data.Sample | None, name: str
-) -> list[str | dict[str, str]]:
-    """The files of a sample's images: input, target, then the edit of each run; or why there is none."""
-    sources: list[str | dict[str, str]] = [{"none": "not at hand"}] * 2
+) -> list[cards.Source]:
+    """The images of a sample: input, target, then the edit of each run."""
+    sources: list[cards.Source] = [{"none": "not at hand"}] * 2
     if sample is not None:
         sources = [str(sample.sample_path), str(sample.source_path)]
     for run in loaded:
@@ -334,7 +344,7 @@ def _make_reply(run: RunDir, thumbnail: Thumbnail, name: str, metrics: Sequence[
     if edit is None:
         return cards.CardReply(thumbnail)
     seed = "" if edit.seed is None else f"seed {edit.seed}"
-    parts = [edit.instruction, seed, edit.why_not if edit.error else "", edit.note]
+    facts = [edit.instruction, seed, edit.why_not if edit.error else "", edit.note]
     rows, boxes = [], []
     for row in run.replies(name):
         if row.detail.get("box") and row.detail["score"] > row.detail["threshold"]:
@@ -345,12 +355,15 @@ def _make_reply(run: RunDir, thumbnail: Thumbnail, name: str, metrics: Sequence[
         if row.detail:
             cells.append({key: row.detail[key] for key in EVIDENCE if key in row.detail})
         rows.append(cells)
-    size = images.read_size(run.image_path(edit)) if boxes and isinstance(thumbnail, str) else ()
-    line = " · ".join(filter(None, parts))
-    return cards.CardReply(thumbnail, size, boxes if size else (), line=line, rows=rows)
+    if isinstance(thumbnail, dict):  # no image that boxes could be drawn on
+        boxes = []
+    size = images.read_size(run.image_path(edit)) if boxes else ()
+    line = " · ".join(fact for fact in facts if fact)
+    return cards.CardReply(thumbnail, size, boxes, line=line, rows=rows)
 
 
 def _make_measure(metric: Metric) -> cards.Measure:
+    """The number of a metric on cards; Removal also has a badge."""
     badge = (REMOVAL_JUDGES[metric.name], "removed", "still there") if metric.name in REMOVAL_JUDGES else None
     digits = 2 if metric.scale == 1 else 1
     return cards.Measure(metric.name, metric.title, metric.higher_is_better, metric.scale, digits, badge)

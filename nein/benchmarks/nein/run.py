@@ -19,9 +19,9 @@ from nein.benchmarks.nein.config import CompareConfig, EvalConfig, ReportConfig
 from nein.benchmarks.nein.runs import CORPUS, EDIT, SCORES, RunDir, export_questions, order_runs, score_output
 from nein.benchmarks.nein.stages import Edit, Score, Scorer
 from nein.benchmarks.runner import Benchmark, Finished, Run, machine_identity
-from nein.datasets import nein as loading
 from nein.datasets.harness import Question, read_answers
 from nein.datasets.nein import Dataset
+from nein.datasets.nein import load as load_dataset
 from nein.editors import Editor
 from nein.engine import atomic
 from nein.engine.folder import Blocks, collect_runs
@@ -35,30 +35,40 @@ from nein.models.references import digest_models, identify
 from nein.reporting.scores import ScoreTable
 
 log = logging.getLogger(__name__)
+Load = Callable[[], Editor]  # loads an editor
 
 
 class NeIn(Benchmark):
     """Editors told what an image should not show."""
 
+    # As `Benchmark` explains them.
     name, title, command = "nein", "NeIn", "eval"
     config, report_config, compare_config = EvalConfig, ReportConfig, CompareConfig
-    folder, reports_all = RunDir, True
-    page, gaps = staticmethod(report.make_page), staticmethod(estimates.negation_gaps)
+    folder = RunDir
+    reports_all = True
+    page = staticmethod(report.make_page)
+    gaps = staticmethod(estimates.negation_gaps)
     paper_gaps = staticmethod(paper_numbers.paper_gaps)
     paper_estimates = staticmethod(paper_numbers.paper_estimates)
 
     def runs(self, config: EvalConfig, device: str) -> list[Run]:
         """One run per editor and track; none for a report alone."""
-        edits, scores = "edit" in config.stages, "score" in config.stages
-        if not (edits or scores):
-            collect_runs([config.out_dir])
+        has_edits, has_scores = "edit" in config.stages, "score" in config.stages
+        if not (has_edits or has_scores):
+            collect_runs([config.out_dir])  # raises UserError without a run to report
             return []
         # Editors, metrics and data.
-        named = (config.editor, config.preset, config.editor_options, config.edited, config.mend)
-        choices = resolve_editors(*named, config.protocol == "paper")
-        for choice in choices if edits else ():
+        choices = resolve_editors(
+            config.editor,
+            config.preset,
+            config.editor_options,
+            edited=config.edited,
+            mend=config.mend,
+            as_released=config.protocol == "paper",
+        )
+        for choice in choices if has_edits else ():
             choice.check_references()
-        metrics = config.metrics if scores else []
+        metrics = config.metrics if has_scores else []
         judged = [name for name in metrics if not (config.answers_from and name == "removal_vqa")]
         stages.check_references(judged, config)
         dataset = _load_data(config, choices, metrics)
@@ -69,52 +79,58 @@ class NeIn(Benchmark):
         blocks = Blocks(len(dataset.samples), config.batch_size, dataset.select(config.limit, config.samples))
         # What all runs share: the scorer, and the identity of each metric.
         answers = _read_log(config, choices) if judged != metrics else None
-        place = "device" if model_kinds else "host"  # metrics of pixels need no accelerator
-        load_scorer = functools.partial(Scorer, config, device)
-        scorer = Model("scoring", load_scorer, Scorer.describe, place, Scorer.usage)
+        scorer = Model(
+            "scoring",
+            load=functools.partial(Scorer, config, device),
+            describe=Scorer.describe,
+            place="device" if model_kinds else "host",  # metrics of pixels need no accelerator
+            usage=Scorer.usage,
+        )
         outputs = {score_output(name): stages.collect_score_facts(name, config, device) for name in judged}
         if answers is not None:
             outputs[score_output("removal_vqa")] = {"answers": json_digest(answers)[:12]}
         # A run per editor and track.
-        loaders: dict[str, Callable[[], Editor]] = {}  # an editor and its remedies share one loaded model
+        loaders: dict[str, Load] = {}  # an editor and its remedies share one loaded model
         runs: list[Run] = []
         for choice in choices:
-            editor, edited = _make_model(config, choice, device, loaders), blocks
+            editor = _make_model(config, choice, device, loaders)
+            edit_blocks = blocks
             if choice.requests is not None:  # edits are made one by one: a sample per block
-                edited = dataclasses.replace(blocks, size=1, unit=blocks.size)
+                edit_blocks = dataclasses.replace(blocks, size=1, unit=blocks.size)
             for track in _list_tracks(config, choice):
-                run = RunDir(config.out_dir / choice.slug / track)
+                folder = RunDir(config.out_dir / choice.slug / track)
                 steps: list[Stage] = []
-                shared: Any = {"run": run, "dataset": dataset, "config": config}
-                if edits:
-                    steps.append(Edit(blocks=edited, model=editor, choice=choice, **shared))
+                shared: Any = {"run": folder, "dataset": dataset, "config": config}
+                if has_edits:
+                    steps.append(Edit(blocks=edit_blocks, model=editor, choice=choice, **shared))
                 else:
-                    _check_edits(run, edited)
-                if scores:
-                    score = Score(edited=edited, metrics=metrics, model=scorer, answers=answers, **shared)
-                    steps.append(score)
+                    _check_edits(folder, edit_blocks)
+                if has_scores:
+                    steps.append(
+                        Score(edited=edit_blocks, metrics=metrics, model=scorer, answers=answers, **shared)
+                    )
                 identity = {**_identify(config, choice), "track": track, "seed": config.seed}
                 identity |= {"data": dataset.records_sha256, **machine_identity(config, device)}
                 facts = {"editor": choice.slug, "track": track, "config": dataclasses.asdict(config)}
-                facts |= {"data": dataset.facts(blocks), "selected": {EDIT: edited.selection}}
+                facts |= {"data": dataset.facts(blocks), "selected": {EDIT: edit_blocks.selection}}
                 # Edits alone are a part of a run, unless it has been scored before.
-                partial = not metrics and not run.list_complete_metrics(edited)
-                runs.append(Run(run, run.label, identity, steps, facts, outputs, partial, notes))
+                partial = not metrics and not folder.list_complete_metrics(edit_blocks)
+                more: Any = {"facts": facts, "outputs": outputs, "partial": partial, "notes": notes}
+                runs.append(Run(folder, folder.label, identity, steps, **more))
         return runs
 
     def scores(self, run: Run) -> ScoreTable:
         """The scores by every metric that covers the whole selection; also computes FID (corpus.json)."""
         folder = run.folder
-        names, opened = folder.list_complete_metrics(folder.blocks), folder.outputs(SCORES)
-        if partial := [
-            name for name in opened if name not in names and folder.list_blocks(score_output(name))
-        ]:
+        complete = folder.list_complete_metrics(folder.blocks)
+        begun = [name for name in folder.outputs(SCORES) if folder.list_blocks(score_output(name))]
+        if partial := [name for name in begun if name not in complete]:
             why = "scored on a smaller selection only, and left out; add to --metrics to complete"
             log.warning("%s: %s %s", folder.label, ", ".join(partial), why)
-        corpus_metrics = [name for name in names if METRICS[name].kind == "corpus"]
-        entries = {
-            name: dataclasses.asdict(estimates.compute_corpus_metric(name, folder)) for name in corpus_metrics
-        }
+        entries = {}
+        for name in complete:
+            if METRICS[name].kind == "corpus":
+                entries[name] = dataclasses.asdict(estimates.compute_corpus_metric(name, folder))
         if entries:
             atomic.write_json(folder.path / CORPUS, entries)
         return folder.make_scores()
@@ -142,8 +158,7 @@ NEIN = NeIn()
 # --- data, and the editor of a run ------------------------------------------------------------
 def _load_data(config: EvalConfig, choices: Sequence[EditorChoice], metrics: Sequence[str]) -> Dataset:
     """The data of a command. Raises UserError, also if a metric or an editor needs more than they have."""
-    reference = config.data
-    dataset = loading.load(reference, split=config.split, columns=config.columns, families=config.families)
+    dataset = load_dataset(config.data, split=config.split, columns=config.columns, families=config.families)
     has_things = any(sample.things for sample in dataset.samples)
     if unsupported := [metric for metric in metrics if METRICS[metric].by_truth and not has_things]:
         raise UserError(f"The metric '{unsupported[0]}' needs --data nano:scope, which lists all objects.")
@@ -156,31 +171,27 @@ def _load_data(config: EvalConfig, choices: Sequence[EditorChoice], metrics: Seq
 def _note_missing_images(dataset: Dataset, name: str) -> Iterator[str]:
     """Yields a sentence for each kind of image with missing files. Raises UserError if all are missing."""
     sources = {sample.source_id for sample in dataset.samples}
-    for role, names in {"NeIn": {sample.id for sample in dataset.samples}, "COCO": sources}.items():
-        if missing := sorted(names & dataset.missing):
-            message = f"'{name}' lacks {len(missing)} of {len(names)} {role} images ({shortlist(missing, 3)})"
-            if len(missing) == len(names):
+    for role, ids in {"NeIn": {sample.id for sample in dataset.samples}, "COCO": sources}.items():
+        if missing := sorted(ids & dataset.missing):
+            message = f"'{name}' lacks {len(missing)} of {len(ids)} {role} images ({shortlist(missing, 3)})"
+            if len(missing) == len(ids):
                 raise UserError(f"{message}; put them there.")
             yield f"{message}; their samples will be unscored."
 
 
-def _make_model(
-    config: EvalConfig, choice: EditorChoice, device: str, loaders: dict[str, Callable[[], Editor]]
-) -> Model:
-    """The editor as a stage's model. loaders: editor without a remedy -> its loader; gets new editors."""
+def _make_model(config: EvalConfig, choice: EditorChoice, device: str, loaders: dict[str, Load]) -> Model:
+    """The editor as a stage's model. Adds its loader without a remedy to `loaders`: editor -> loader."""
     services = functools.partial(stages.make_services, config)
     load = functools.partial(
         choice.load, device=device, dtype=config.dtype, batch_size=config.batch_size, services=services
     )
     load_plain = loaders.setdefault((choice.without_remedy or choice).name, Shared(load))
     name = f"{choice.name}/{choice.external.track}" if choice.external else choice.name
-    loader = functools.partial(_load_editor, config, choice, device, load_plain)
-    return Model.one(name, loader, choice.place, "editor", choice.requests or 0)
+    load_mended = functools.partial(_load_editor, config, choice, device, load_plain)
+    return Model.one(name, load_mended, choice.place, kind="editor", requests=choice.requests or 0)
 
 
-def _load_editor(
-    config: EvalConfig, choice: EditorChoice, device: str, load_plain: Callable[[], Editor]
-) -> Editor:
+def _load_editor(config: EvalConfig, choice: EditorChoice, device: str, load_plain: Load) -> Editor:
     """Loads the editor, with its remedy if it has one. load_plain: loads it without."""
     if not choice.remedy:
         return load_plain()
@@ -193,8 +204,8 @@ def _load_editor(
         judge = stages.load_models(["removal_vqa"], config, device, services)["vqa"]
         return RemovalReward(judge, config.article)
 
-    options: dict[str, Any] = {"device": device, "dtype": config.judge_dtype}
-    return add_remedy(load_plain(), choice.remedy, services=services, removal=load_reward, **options)
+    options: dict[str, Any] = {"dtype": config.judge_dtype, "removal": load_reward}
+    return add_remedy(load_plain(), choice.remedy, services=services, device=device, **options)
 
 
 def _identify(config: EvalConfig, choice: EditorChoice) -> dict[str, Any]:
@@ -212,11 +223,9 @@ def _list_tracks(config: EvalConfig, choice: EditorChoice) -> list[str]:
 
 def _check_edits(run: RunDir, blocks: Blocks) -> None:
     """Raises UserError if the run lacks edits of these blocks."""
-    incomplete = [n for n in blocks.numbers if len(blocks.needed(n)) > run.count_records(EDIT, n, blocks)]
-    if incomplete:
-        raise UserError(
-            f"'{run.path}' lacks edits in {len(incomplete)} blocks; run the stage edit to make them."
-        )
+    unmade = [n for n in blocks.numbers if len(blocks.needed(n)) > run.count_records(EDIT, n, blocks)]
+    if unmade:
+        raise UserError(f"'{run.path}' lacks edits in {len(unmade)} blocks; run the stage edit to make them.")
 
 
 def _read_log(config: EvalConfig, choices: Sequence[EditorChoice]) -> dict[str, str]:

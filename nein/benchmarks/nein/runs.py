@@ -357,24 +357,22 @@ def load_complete(paths: Sequence[Path]) -> list[RunDir]:
     return order_runs([run for run in map(RunDir, collect_runs(paths)) if run.is_complete])
 
 
-def order_runs(loaded: Sequence[RunDir], same_data: bool = True) -> list[RunDir]:
+def order_runs(runs: Sequence[RunDir], same_data: bool = True) -> list[RunDir]:
     """The runs in the order of tables, with distinct names: editors of the paper first, then in the order of
     their command, then by name; an editor's track under test first. Raises UserError for different data."""
-    digests = [run.about.get("data", {}).get("records_sha256") for run in loaded]
-    for run, digest in zip(loaded, digests, strict=True) if same_data else ():
+    digests = [run.about.get("data", {}).get("records_sha256") for run in runs]
+    for run, digest in zip(runs, digests, strict=True) if same_data else ():
         if digest != digests[0]:
-            raise UserError(
-                f"'{loaded[0].path}' and '{run.path}' have different data; pass runs of the same."
-            )
+            raise UserError(f"'{runs[0].path}' and '{run.path}' have different data; pass runs of the same.")
     # Distinct names: with the name of OUT if there are several; where that does not help, with its path.
-    several = len({run.out.resolve() for run in loaded}) > 1
-    for run in loaded:
+    several = len({run.out.resolve() for run in runs}) > 1
+    for run in runs:
         run.name = f"{run.out.name}/{run.editor}" if several else run.editor
-    names = Counter(run.label for run in loaded)
-    for run in loaded:
+    names = Counter(run.label for run in runs)
+    for run in runs:
         if names[run.label] > 1:
             run.name = str(run.out / run.editor)
-    names_in_order = [run.name for run in loaded]
+    names_in_order = [run.name for run in runs]
 
     def make_key(run: RunDir) -> tuple[int, str, int, int]:
         plain = run.editor.partition("+")[0]  # without a remedy
@@ -382,4 +380,4 @@ def order_runs(loaded: Sequence[RunDir], same_data: bool = True) -> list[RunDir]
         rank = [*paper_numbers.ROW_OF, *of_command, plain].index(plain)
         return rank, run.editor, names_in_order.index(run.name), TRACKS.index(run.track)
 
-    return sorted(loaded, key=make_key)
+    return sorted(runs, key=make_key)

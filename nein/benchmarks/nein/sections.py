@@ -1,7 +1,7 @@
-"""Defines the tables and plots of a NeIn report, each a selection of rows and columns of the estimates.
+"""Defines the tables and plots of a NeIn report. Each selects rows of the frame of estimates by their `task`,
+and names the columns of the frame that become its rows, columns, bars or lines.
 
-Parts: the list of sections; columns and cells that tables share; the sections, of which `make_results_table`
-and `make_label_tables` also serve other pages.
+Parts: the list of sections; columns and cells that tables share; the sections.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nein.reporting.tables import Column, Row, Show, Table, count, count_scored,
 from nein.statistics import two_way
 from nein.wording.families import CELLS, CONSTRUCTIONS, DEPTH, OTHERS
 
-# Columns that name the rows of tables.
+# Columns of the frame that name the rows of tables.
 TRACK_NAMES = {"negative": "negative", "remove": '"Remove the X."', "add": '"Add a X."'}
 EDITOR = Row("model", "editor")
 RUN = (EDITOR, Row("variant", "instruction", TRACK_NAMES))
@@ -32,7 +32,7 @@ BY_JUDGE = (EDITOR, Row("metric", "judge", REMOVAL_JUDGES))
 
 def make_sections(comparisons: Table = COMPARISONS) -> list[Section]:
     """All sections, in the order of the page, which leaves out tables without estimates."""
-    columns = (_expand_metrics({}), Column("scored", {}, count_scored))
+    columns = (_expand_metrics({}), SCORED)
     breakdowns = []
     for key, title in {"by_template": "negative instruction", "by_object": "object"}.items():
         breakdowns.append(Table(key, f"By {title}", (*RUN, Row("group", title)), columns))
@@ -49,8 +49,12 @@ def make_sections(comparisons: Table = COMPARISONS) -> list[Section]:
 
 
 # --- columns and cells -----------------------------------------------------------------------
+SCORED = Column("scored", {}, count_scored)
+
+
 def _entry_columns(column: str, titles: Mapping[str, Any], show: Show | None = None) -> list[Column]:
-    """A column for each of `titles`: title -> the entry, in `column` of the frame, of the estimates shown."""
+    """A table's columns, each for one entry of `column`, which is a column of the frame. titles: title ->
+    entry; show: the text of a cell (default: the estimate)."""
     return [Column(title, {column: name}, show or estimate()) for title, name in titles.items()]
 
 
@@ -75,10 +79,8 @@ def _show_refused(figures: Sequence[Figure]) -> str:
 
 
 # --- results ---------------------------------------------------------------------------------
-def make_results_table(
-    key: str = "results", title: str = "Results", metrics: Sequence[str] | None = None
-) -> Table:
-    """Table 3 of the paper for these metrics; by default for all, with Removal in the last columns."""
+def make_results_table(key: str = "results", title: str = "Results", metrics: Sequence[str] = ()) -> Table:
+    """Table 3 of the paper for these metrics; without any for all, with Removal in the last columns."""
     others = [name for name in METRICS if name not in REMOVAL_JUDGES]
     order = metrics or (*others, *reversed(REMOVAL_JUDGES))
     selection = {"task": ("results", "refusals"), "group": ("", ALL), "metric": (*order, "refused")}
@@ -97,12 +99,13 @@ def make_paper_tables() -> list[Table]:
 
 
 def _make_results() -> Section:
-    columns, selection = [Column("FID"), Column("from", show=count())], {"task": "limit", "metric": "fid"}
+    columns = [Column("FID"), Column("from", show=count())]
+    selection = {"task": "limit", "metric": "fid", "refused": ""}
     note = (
         "FID is biased upward by about 1/N; jackknife estimate for N to infinity. The interval of FID itself "
         "is that of another sample of N images; compare FIDs at equal N."
     )
-    limit = Table("limit", "FID for N to infinity", RUN, columns, {**selection, "refused": ""}, note)
+    limit = Table("limit", "FID for N to infinity", RUN, columns, selection, note)
     note = "Requests that the editor or its service declined: in no score, and sent again only with "
     rows = (*RUN, Row("group", "negative instruction"))
     columns = [Column("%"), Column("refused", {}, _show_refused)]
@@ -115,9 +118,10 @@ def _make_families() -> Section:
     """Tables by family of negation, and by the difficulty of a sentence if it is known."""
     rows = [*RUN, Row("group", "family")]
     selection = {"task": "families", "metric": _list_metrics(presence=True)}
-    columns = [_expand_metrics(selection), Column("scored", {}, count_scored)]
+    columns = [_expand_metrics(selection), SCORED]
     by_family = Table("families", "By family of negation", rows, columns, selection)
-    rows, selection = [*rows, METRIC, Row("axis", "how many")], {**selection, "task": "difficulty"}
+    rows = [*rows, METRIC, Row("axis", "how many")]
+    selection = {**selection, "task": "difficulty"}
     columns = [
         Column(by="level", show=show_mean, order=tuple("0123456789")),
         Column("n of each", show=_show_counts),
@@ -132,7 +136,7 @@ def _show_counts(figures: Sequence[Figure]) -> str:
 
 
 def _plot_curve(axis: str, condition: str) -> plots.Plot:
-    """Obedience by the level of difficulty on an axis."""
+    """Obedience by the level of difficulty on an axis, the number of other things or the depth."""
     caption = f"Edits that obey a negation, by what is known of the pictures, by number of {axis}{condition}"
     where = {"task": "difficulty", "metric": "obeyed", "axis": axis}
     layout: Any = {"x": "level", "line": "group", "panel": ("model", "variant")}
@@ -145,11 +149,11 @@ def _plot_curve(axis: str, condition: str) -> plots.Plot:
 # --- the negation gap, and what decides an edit ----------------------------------------------
 def _make_gap() -> Section:
     """Tables of the gap, over all samples and by template, and of what a rewriter loses; two plots."""
+    # The gap of whole runs.
     of_gap = {"statistic": "gap"}
+    ends = {'"Remove the X."': "affirmed", "negative": "negated", "gap (points)": "gap"}
     columns = [
-        *_entry_columns(
-            "statistic", {'"Remove the X."': "affirmed", "negative": "negated", "gap (points)": "gap"}
-        ),
+        *_entry_columns("statistic", ends),
         Column("ratio", {"statistic": "ratio"}),
         Column("p", of_gap, p_value()),
         Column("pairs", of_gap, count()),
@@ -159,10 +163,12 @@ def _make_gap() -> Section:
         "from the same noise. Gap: the paired difference. Ratio: – if nothing was removed."
     )
     overall = Table("gap", "Negation gap", BY_JUDGE, columns, note=note)
+    # The gap by template.
     rows = (*BY_JUDGE, Row("group", "negative instruction"))
     columns = [Column("gap (points)"), Column("pairs", show=count())]
     note = "Paired by sample, intervals clustered by source image; not corrected for their number."
     by_template = Table("gap_by_template", "Negation gap by template", rows, columns, note=note)
+    # Plots: Removal by instruction, and the gap by template.
     told = {"remove": 'told "Remove the X."', "negative": "told that X is absent", "add": 'told "Add a X."'}
     caption = "Removal by instruction, with 95 % intervals clustered by source image"
     where = {"task": "results", "metric": tuple(REMOVAL_JUDGES)}
@@ -173,10 +179,11 @@ def _make_gap() -> Section:
         'Negation gap by template: Removal when told "Remove the X." minus Removal when told that X is '
         "absent, with 95 % intervals"
     )
+    where = {"task": "gap_by_template"}
     layout = {"place": ("group",), "series": "metric", "panel": ("model",), "limits": None}
     layout |= {"order": (*REMOVAL_JUDGES, *TEMPLATES), "names": REMOVAL_JUDGES}
-    layout |= {"axis": "gap in Removal, points"}
-    gaps = plots.plot("gap_by_template", caption, {"task": "gap_by_template"}, plots.bars, **layout)
+    gaps = plots.plot("gap_by_template", caption, where, plots.bars, axis="gap in Removal, points", **layout)
+    # What a rewriter and the editor behind it lose.
     rows = (*BY_JUDGE, Row("group", "lost"))
     parts = {"by the rewriter": "rewriter", "by the painter": "painter", "whole": "whole"}
     of_whole = {"statistic": "whole"}
@@ -229,6 +236,7 @@ def make_minimal_pairs() -> Section:
 # --- judges and people -----------------------------------------------------------------------
 def _make_judges() -> Section:
     """Error rates and controls of judges, corrected estimates, agreement, and the tables of labels."""
+    # Error rates.
     rates = {"sensitivity": "sensitivity", "specificity": "specificity", "ROC-AUC": "auc"}
     counts = {"present": "sensitivity", "absent": "specificity"}
     columns = [
@@ -242,6 +250,7 @@ def _make_judges() -> Section:
     )
     rows = (Row("judge"), Row("group", "pictures"))
     calibration = Table("calibration", "Judges on known truth", rows, columns, note=note)
+    # Controls.
     answers = {"yes before": "before", "after": "after", "fall": "fall", "same answer": "same"}
     columns = [
         *_entry_columns("metric", answers),
@@ -256,6 +265,7 @@ def _make_judges() -> Section:
     )
     rows = (Row("judge"), Row("group", "control", calibrations.CONTROLS))
     controls = Table("controls", "Judges under controls", rows, columns, note=note)
+    # Corrected estimates, and the agreement of the judges.
     columns = [
         *_entry_columns("statistic", {"as judged": "judged", "corrected": "corrected"}),
         Column("not corrected because", {"statistic": "corrected"}, entry("refused")),
@@ -272,12 +282,13 @@ def _make_judges() -> Section:
     columns = [*_entry_columns("statistic", agree), Column("samples", {"statistic": "same"}, count())]
     note = "Removal by VQA against removal by detection. –: all verdicts are the same."
     agreement = Table("agreement", "Agreement of the judges", RUN, columns, note=note)
+    # Their soft scores.
     caption = "Reliability of the judges' soft scores on pictures of known truth"
     layout: Any = {"x": "score", "line": "judge", "panel": ("group",), "limits": (-2, 102), "diagonal": True}
     layout["axes"] = ("soft score", "per cent really present")
     reliability = plots.plot("reliability", caption, {"task": "reliability"}, plots.curves, **layout)
-    tables_made = [calibration, controls, corrected, agreement, *make_label_tables()]
-    return Section("judges", "Judges", tables_made, [reliability])
+    all_tables = [calibration, controls, corrected, agreement, *make_label_tables()]
+    return Section("judges", "Judges", all_tables, [reliability])
 
 
 def make_label_tables() -> list[Table]:
@@ -331,4 +342,5 @@ def _show_change(figures: Sequence[Figure]) -> str:
 
 
 def _show_ns(figures: Sequence[Figure]) -> str:
+    """The numbers of samples, one if they are equal; or the note that says why there is no estimate."""
     return str(figures[0].get("note") or " / ".join(dict.fromkeys(str(figure["n"]) for figure in figures)))

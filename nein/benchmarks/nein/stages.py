@@ -19,18 +19,9 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
+from nein.benchmarks.nein import runs
 from nein.benchmarks.nein.config import EvalConfig
-from nein.benchmarks.nein.runs import (
-    EDIT,
-    SCORES,
-    YES_NO,
-    EditRow,
-    RunDir,
-    ScoreRow,
-    question_key,
-    read_image,
-    score_output,
-)
+from nein.benchmarks.nein.runs import EDIT, SCORES, EditRow, RunDir, ScoreRow, read_image, score_output
 from nein.datasets.nein import Dataset, Sample
 from nein.editors import EditRequest, EditResult
 from nein.engine import atomic, images
@@ -218,7 +209,7 @@ class Score(Stage):
     metrics: Sequence[str]  # in the order of the table
     model: Model  # a `Scorer`
     config: EvalConfig
-    # Answers of a log, by `question_key`, from which removal_vqa is scored; None: the judge is asked.
+    # Answers of a log, by `runs.question_key`, from which removal_vqa is scored; None: the judge is asked.
     answers: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
@@ -298,15 +289,15 @@ class Score(Stage):
 
     def _read_answer(self, item: EditPair) -> ScoreRow:
         """Removal (VQA) of an edit, by the answer in the log."""
-        text = (self.answers or {}).get(question_key(self.run, item.id))
+        text = (self.answers or {}).get(runs.question_key(self.run, item.id))
         if isinstance(item.edited, str):
             return ScoreRow(item.id, None, item.edited)
         if not text:
             return ScoreRow(item.id, None, "the log has no answer")
-        parsed = parse(text, YES_NO)
+        parsed = parse(text, runs.YES_NO)
         if parsed.letter is None:
             return ScoreRow(item.id, None, parsed.reason)
-        answer = YES_NO[LETTERS.index(parsed.letter)]
+        answer = runs.YES_NO[LETTERS.index(parsed.letter)]
         detail = {"object": item.object, "protocol": self.config.protocol, "answer": answer}
         return ScoreRow(item.id, float(answer == "no"), f"the log answers {text!r}", detail)
 
@@ -385,12 +376,10 @@ def make_services(config: EvalConfig) -> Services:
     return Services.create(config, config.cache_dir / "answers.sqlite")
 
 
-def load_models(
-    metrics: Iterable[str], config: EvalConfig, device: str, services: Services
-) -> dict[str, Any]:
+def load_models(names: Iterable[str], config: EvalConfig, device: str, services: Services) -> dict[str, Any]:
     """Kind -> loaded encoder, judge or network, for these metrics. Encoders always run in float32."""
     loaded = {}
-    for kind in list_model_kinds(metrics):
+    for kind in list_model_kinds(names):
         if ":" in kind:
             loaded[kind] = load_attribute(kind)(device=device)
             continue
