@@ -1,4 +1,4 @@
-"""Gets image editors by name: their rows, downloads and options, and the loaded editor itself.
+"""Finds image editors by name: their rows, options and downloads; and loads them (`get_editor`).
 
 Importing the package loads neither torch nor diffusers.
 
@@ -41,6 +41,7 @@ _OURS = frozenset({*BASIC, *PRESETS, *(editor for editor, _ in DEFAULT_ROWS)})
 
 @functools.cache  # the search through all installed packages takes a tenth of a small command's time
 def find_plugins() -> dict[str, metadata.EntryPoint]:
+    """Editors of other packages, by name."""
     return {point.name: point for point in metadata.entry_points(group=PLUGINS) if point.name not in _OURS}
 
 
@@ -50,7 +51,7 @@ def available() -> list[str]:
 
 
 def find_row(name: str) -> EditorPreset | None:
-    """Row of an editor; None for one that is not ours. Raises EditorError for an unknown name."""
+    """Row of an editor; None for a served model, user code or a plug-in. Raises EditorError for any other."""
     if row := BASIC.get(name) or PRESETS.get(name):
         return row
     parsed = references.parse_reference(name)
@@ -65,15 +66,16 @@ def find_row(name: str) -> EditorPreset | None:
 
 def supports(name: str, feature: str) -> bool:
     """Whether an editor's requests may have `feature`: "negative_prompt", "guided" or "weights"."""
-    if references.is_served(name):  # a hosting service has none
+    if references.is_served(name):
         from nein.loading.service import find_host
 
+        # Servers of the user may take a negative prompt; known hosting services have no feature.
         return feature == "negative_prompt" and not find_host(split_address(name)[0])
     row = find_row(name)
     if row is None or feature not in row.can:
         return False
     recipe = PIPELINES.get(row.pipeline or "", {})
-    return feature != "negative_prompt" or recipe.get("negative", {}) is not None
+    return feature != "negative_prompt" or recipe.get("negative_guidance", {}) is not None
 
 
 def check(name: str, **overrides: Any) -> None:
@@ -85,23 +87,23 @@ def check(name: str, **overrides: Any) -> None:
         split_address(name)
     row = find_row(name)
     for option in overrides:
-        if row is not None and option not in row.settings:  # options of a plug-in are unknown
+        if row is not None and option not in row.settings:  # without a row, its options are unknown
             raise unknown("option", option, [*row.settings], f"It was passed to editor '{name}'.")
 
 
 def origins(
     name: str, checkpoint: str | None = None, revision: str | None = None, **overrides: Any
 ) -> list[Need]:
-    """Downloads of `get_editor` with the same arguments; loads nothing. Raises EditorError."""
+    """Downloads that `get_editor` needs for the same arguments; loads nothing. Raises EditorError."""
     row = find_row(name)
     if row is None or not row.preset:
         return []
     reference, revision = _choose_checkpoint(row, checkpoint, revision)
     options = {**row.options(), **overrides}
-    repository, colon, file = reference.partition(":")
-    on_hub = bool(colon) and repository.count("/") == 1  # owner/name:FILE
-    needs = [Need.parse(repository, revision, (file,))] if on_hub else [Need.parse(reference, revision)]
-    if options.get("config") and (on_hub or references.expand_user(reference).is_file()):
+    repository, _, file = reference.partition(":")
+    is_hub_file = bool(file) and repository.count("/") == 1  # owner/name:FILE
+    needs = [Need.parse(repository, revision, (file,)) if is_hub_file else Need.parse(reference, revision)]
+    if options.get("config") and (is_hub_file or references.expand_user(reference).is_file()):
         needs.append(Need.parse(options["config"], files=references.TEXTS))
     needs += [Need.parse(options[option]) for option, source in row.models.items() if source == "hub"]
     if row.rewriter and options.get("rewriter"):
@@ -109,7 +111,7 @@ def origins(
     if options.get("lora"):
         folder, file = split_lora(options["lora"])
         needs.append(Need.parse(folder, files=(file,)))
-    return [need for need in needs if need is not None]
+    return [need for need in needs if need is not None]  # None: nothing to download
 
 
 def _choose_checkpoint(
@@ -139,7 +141,7 @@ def get_editor(
                 "module:attribute" or "file.py:attribute" of an object that `make_editor` takes, a served
                 model ("openai:URL#MODEL"), or a checkpoint: a diffusers folder or hub id.
     checkpoint  Local path, "nano:ip2p" or hub id ("owner/name[@revision]") that replaces the row's.
-    device      Anything torch.device accepts. dtype: "float32", "bfloat16" or "float16".
+    device      Anything torch.device accepts; dtype: "float32", "bfloat16" or "float16".
     batch_size  Samples per forward pass.
     overrides   Options of the row.
     """
@@ -159,7 +161,7 @@ def get_editor(
         return cls(name=name, **overrides)
     reference, revision = _choose_checkpoint(row, checkpoint, revision)
     options = {**row.options(), **overrides}
-    for option in row.models.keys() & options.keys():
+    for option in row.models.keys() & options.keys():  # further models
         options[option] = references.locate_embedded(options[option])
     return cls(references.locate_embedded(reference), name=name, revision=revision, **runtime, **options)
 

@@ -1,8 +1,8 @@
 """Records the cross-attention of InstructPix2Pix's UNet (ZONE), weights it per word (Prompt-to-Prompt), or
 guides it away from a negative prompt (NAG, VSF).
 
-Parts: the record; rules of guidance; the attention processor that uses both; weights of words. In shapes: B
-samples, h * w cells, T tokens, d features per head.
+Parts: record of attention; rules of guidance; the attention processor, which uses both; weights of words. In
+shapes: B samples, h * w cells of the image, T tokens, d features per head.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ BRANCHES = {"text": [0], "uncond": [1, 2]}
 
 
 class AttentionRecord:
-    """Mean of attention probabilities over heads, steps, branches (a key of `BRANCHES`), and the layers that
-    have h * w positions (`grid`). A UNet call has 3 * `batch` rows, branch by branch."""
+    """Mean of attention probabilities over heads, steps, branches (a key of `BRANCHES`), and layers that
+    attend from the cells of `grid`, (h, w). A UNet call has 3 * `batch` rows, branch by branch."""
 
     def __init__(self, batch: int, grid: tuple[int, int], branches: str) -> None:
         self.batch, self.grid, self._branches = batch, grid, BRANCHES[branches]
@@ -70,12 +70,10 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
 
 @dataclass(frozen=True)
 class Nag:
-    """Normalized attention guidance (arXiv:2505.21179): with the attention Z+ to the prompt and Z- to the
-    negative prompt, Z' = s Z+ - (s - 1) Z-; the L1 norm of each token of Z' is limited to tau times that of
-    Z+; the result is alpha Z' + (1 - alpha) Z+. The paper's scale is s - 1. Padding counts.
-
-    Values: the authors' workflow for SD15 in github.com/ChenDarYen/ComfyUI-NAG @ ef8a641.
-    """
+    """Normalized attention guidance (arXiv:2505.21179). With the attention Z+ to the prompt and Z- to the
+    negative prompt, Z' = s Z+ - (s - 1) Z-. The L1 norm of each cell of Z' is limited to tau times that of
+    Z+. The result is alpha Z' + (1 - alpha) Z+. The paper's scale is s - 1. Padding counts. Default values:
+    the authors' workflow for SD15 in github.com/ChenDarYen/ComfyUI-NAG @ ef8a641."""
 
     scale: float = 5.0
     tau: float = 2.5
@@ -93,11 +91,9 @@ class Nag:
 @dataclass(frozen=True)
 class Vsf:
     """Value sign flip (arXiv:2508.10931, eq. 6): one attention to prompt and negative prompt. The values of
-    the negative prompt are multiplied by -scale, its scores lowered by `bias`, its padding left out.
-
-    Values: README of github.com/weathon/VSF for Wan 2.1, whose cross-attention is like that of Stable
-    Diffusion, for which none are published.
-    """
+    the negative prompt are multiplied by -scale, its scores lowered by `bias`, its padding left out. Default
+    values: README of github.com/weathon/VSF for Wan 2.1. None are published for Stable Diffusion, whose
+    cross-attention is like that of Wan."""
 
     scale: float = 1.7
     bias: float = 0.2
@@ -105,10 +101,11 @@ class Vsf:
     def __call__(self, query: Tensor, prompt: KeyValue, negative: KeyValue, in_prompt: Tensor) -> Tensor:
         key = torch.cat([prompt[0], negative[0]], 2)  # (B, heads, 2 * tokens, d)
         value = torch.cat([prompt[1], -self.scale * negative[1]], 2)  # (B, heads, 2 * tokens, d)
-        # (B, tokens), then (B, 2 * tokens): 0 for the prompt, -bias for the negative, -inf for its padding
-        bias = torch.full(in_prompt.shape, -self.bias, dtype=query.dtype, device=query.device)
-        bias = torch.nn.functional.pad(bias.masked_fill(~in_prompt, -math.inf), (prompt[0].shape[2], 0))
-        return attend(query, key, value, bias[:, None, None])  # mask: (B, 1, 1, 2 * tokens)
+        # Added to the scores: 0 for the prompt, -bias for the negative prompt, -inf for its padding
+        of_negative = torch.full(in_prompt.shape, -self.bias, dtype=query.dtype, device=query.device)
+        of_negative = of_negative.masked_fill(~in_prompt, -math.inf)  # (B, tokens)
+        mask = torch.nn.functional.pad(of_negative, (prompt[0].shape[2], 0))  # (B, 2 * tokens), 0 on the left
+        return attend(query, key, value, mask[:, None, None])  # (B, 1, 1, 2 * tokens)
 
 
 RULES: dict[str, Nag | Vsf] = {"nag": Nag(), "vsf": Vsf()}
@@ -155,7 +152,8 @@ class Processor:
     """
 
     def __init__(self, is_recorded: bool) -> None:
-        self._is_recorded, self._plain = is_recorded, AttnProcessor2_0()  # whether `record` takes this layer
+        self._is_recorded = is_recorded  # whether `record` takes this layer
+        self._plain = AttnProcessor2_0()
 
     def __call__(
         self,
@@ -188,15 +186,16 @@ class Processor:
         output = attn.batch_to_head_dim(torch.bmm(probabilities, value))  # (rows, h * w, heads * d)
         if negatives is not None:
             output = negatives.guide(attn, hidden_states, encoder_hidden_states, output)
-        return attn.to_out[1](attn.to_out[0](output)) / attn.rescale_output_factor
+        linear, dropout = attn.to_out
+        return dropout(linear(output)) / attn.rescale_output_factor
 
 
 def install_processors(unet: Any) -> None:
-    """Put a `Processor` into every layer; cross-attention of down and up blocks can be recorded."""
-    sides = ("down_blocks", "up_blocks")
-    unet.set_attn_processor(
-        {name: Processor(name.startswith(sides) and ".attn2." in name) for name in unet.attn_processors}
-    )
+    """Put a `Processor` into every layer. Cross-attention ("attn2") of down and up blocks can be recorded."""
+    processors = {}
+    for name in unet.attn_processors:
+        processors[name] = Processor(name.startswith(("down_blocks", "up_blocks")) and ".attn2." in name)
+    unet.set_attn_processor(processors)
 
 
 # --- weights of words ----------------------------------------------------------------------------------
@@ -204,17 +203,17 @@ def install_processors(unet: Any) -> None:
 
 def weigh_tokens(tokenizer: Any, text: str, factors: Mapping[str, float]) -> Tensor:
     """Factor of every token of `text`, padded as for the text encoder, (tokens,) float32: 1, except for the
-    words of `factors` in any case. Part of a longer word ("car" in "cartoon") counts only if the word itself
-    is absent. Raises ValueError for a word that is not in the text."""
+    words of `factors`, upper or lower case. Part of a longer word ("car" in "cartoon") counts only if the
+    word itself is absent. Raises ValueError for a word that is not in the text."""
     encoded = tokenizer(text, padding="max_length", truncation=True, return_offsets_mapping=True)
     weights = torch.ones(len(encoded["input_ids"]), dtype=torch.float32)  # (tokens,)
     for word, factor in factors.items():
-        plain = re.escape(word)
-        matches = [*re.finditer(rf"(?<!\w){plain}(?!\w)", text, re.IGNORECASE)]  # whole words
-        matches = matches or [*re.finditer(plain, text, re.IGNORECASE)]
+        pattern = re.escape(word)
+        matches = list(re.finditer(rf"(?<!\w){pattern}(?!\w)", text, re.IGNORECASE))  # whole words
+        matches = matches or list(re.finditer(pattern, text, re.IGNORECASE))
         if not matches:
             raise ValueError(f"{word!r} is not in the instruction {text!r}")
-        for index, (start, end) in enumerate(encoded["offset_mapping"]):  # special tokens are empty spans
+        for index, (start, end) in enumerate(encoded["offset_mapping"]):  # (0, 0) for special tokens
             if start < end and any(start < match.end() and match.start() < end for match in matches):
                 weights[index] = factor
     return weights

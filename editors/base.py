@@ -1,7 +1,7 @@
 """Defines the interface of editors: a batch of edit requests in, one result per request out, in order.
 
-Parts: request, result and `Editor`; checks and batches, which editors share; editors without a model, as
-baselines. An image is always a NumPy array (H, W, 3), uint8, RGB. Nothing here reads or writes a file.
+Parts: interface (request, result, `Editor`); checks and batches, for all editors; baseline editors without a
+model. An image is always a NumPy array (H, W, 3), uint8, RGB. Nothing here reads or writes a file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # --- interface ------------------------------------------------------------------------------------------
 
-#: Error the user can correct (unknown editor, bad checkpoint); the message is one sentence.
+#: Error that the user can correct (unknown editor, bad checkpoint); its message is one sentence.
 EditorError = UserError
 
 
@@ -31,50 +31,34 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class EditRequest:
-    """One edit to make.
-
-    image        (H, W, 3) uint8 RGB. Never modified.
-    instruction  Passed to the model verbatim.
-    seed         0 <= seed < 2**63; with image, instruction and editor it decides the result, independent of
-                 the batch.
-
-    For editors that support them (`editors.supports`):
-
-    negative_prompt  Text that guidance steers away from; with it the instruction may be empty.
-    guided           Rule of attention guidance away from the negative prompt, instead of classifier-free
-                     guidance: "nag", "vsf", or with a scale "nag:8".
-    weights          Word of the instruction -> factor of its attention, -2 to 2 (Prompt-to-Prompt,
-                     arXiv:2208.01626, section 3.2).
-    """
+    """One edit to make. With the editor, its fields decide the result, independent of the batch."""
 
     id: str
-    image: np.ndarray
-    instruction: str
-    seed: int
-    negative_prompt: str = ""
+    image: np.ndarray  # (H, W, 3) uint8 RGB, never modified
+    instruction: str  # passed to the model verbatim
+    seed: int  # 0 <= seed < 2**63
+
+    # For editors that support them (`editors.supports`):
+    negative_prompt: str = ""  # text that guidance steers away from; with it the instruction may be empty
+    #: Rule of attention guidance away from the negative prompt, instead of classifier-free guidance: "nag",
+    #: "vsf", or with a scale "nag:8"; "" for none.
     guided: str = ""
+    #: Word of the instruction -> factor of its attention, -2 to 2 (Prompt-to-Prompt, arXiv:2208.01626, 3.2).
     weights: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class EditResult:
-    """Result of one request: `image` (H', W', 3) uint8 RGB, or None and a one-sentence `error`.
-
-    note       Remark on a successful edit.
-    refused    A service declined the request; `error` has its words.
-    transient  The error is the service's or the machine's, and a retry may succeed.
-    cause      Exception of a user's function.
-    rewritten  The instruction that a rewriter gave to the model; None without a rewriter.
-    """
+    """Result of one request: an image, or None and an error."""
 
     id: str
-    image: np.ndarray | None
-    error: str | None = None
-    note: str = ""
-    refused: bool = False
-    transient: bool = False
-    cause: BaseException | None = field(default=None, compare=False, repr=False)
-    rewritten: str | None = None
+    image: np.ndarray | None  # (H', W', 3) uint8 RGB
+    error: str | None = None  # one sentence
+    note: str = ""  # remark on a successful edit
+    refused: bool = False  # whether a service declined the request; `error` has its words
+    transient: bool = False  # whether the error is the service's or the machine's: a retry may succeed
+    cause: BaseException | None = field(default=None, compare=False, repr=False)  # of a user's function
+    rewritten: str | None = None  # instruction that a rewriter gave to the model; None without a rewriter
 
 
 #: Entries of `describe()` that name the editor, and do not decide a result.
@@ -82,22 +66,13 @@ _NAMES = ("editor", "checkpoint", "revision", "published", "lora")
 
 
 class Editor(Protocol):
-    """Interface of every editor.
-
-    describe     Everything that decides a result, JSON-serializable.
-    fingerprint  SHA-256 over it, with the content of the weights instead of their name, without device and
-                 batch size.
-    edit         Never raises for one bad request, whose result has the error; raises if no request can
-                 succeed (device lost, out of memory).
-
-    An editor whose edits cost money has `paid = True` and gets one request per call.
-    """
+    """Interface of every editor. If edits cost money, it has `paid = True` and gets one request per call."""
 
     name: str
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 in hexadecimal; equal weights under different names have the same."""
+        """SHA-256 over `describe` in hexadecimal; equal weights under different names have the same."""
         facts = {key: value for key, value in self.describe().items() if key not in _NAMES}
         if "weights" in facts:
             facts["weights"] = facts["weights"]["sha256"]
@@ -105,9 +80,12 @@ class Editor(Protocol):
             facts["models"] = {role: model["sha256"] for role, model in facts["models"].items()}
         return json_digest(facts)
 
-    def describe(self) -> Json: ...
+    def describe(self) -> Json:
+        """Everything that decides a result, except device and batch size; JSON-serializable."""
 
-    def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]: ...
+    def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:
+        """One result per request, in order. A bad request gets an error as its result; raises only if no
+        request can succeed (device lost, out of memory)."""
 
 
 # --- checks and batches ---------------------------------------------------------------------------------
@@ -159,7 +137,7 @@ def edit_in_batches(
     groups: dict[Hashable, list[tuple[int, Prepared]]] = {}
     for index, request in enumerate(requests):
         try:
-            prepared = find_fault(request) or prepare(request)
+            prepared = find_fault(request) or prepare(request)  # a text if the request is invalid
         except EditorError as error:
             prepared = str(error)
         if isinstance(prepared, str):
@@ -170,9 +148,9 @@ def edit_in_batches(
 
     def explain(error: BaseException) -> str:
         if device.type == "cuda":
-            # Raises for a broken CUDA context, which would fail every later call: the run ends.
             import torch
 
+            # Raises for a broken CUDA context, which would fail every later call: the run ends.
             torch.cuda.synchronize(device)
         return reason(error)
 
@@ -180,11 +158,10 @@ def edit_in_batches(
         for start in range(0, len(members), batch_size):
             batch = members[start : start + batch_size]
             items = [item for _, item in batch]
-            edited = isolate(lambda some: edit(list(some)), items, explain, SAMPLE_ERRORS)
+            edited = isolate(lambda part: edit(list(part)), items, explain, SAMPLE_ERRORS)
             for (index, _), result in zip(batch, edited, strict=True):
-                if isinstance(result, str):  # an error
-                    result = EditResult(requests[index].id, None, result)
-                results[index] = result
+                failed = isinstance(result, str)  # the error
+                results[index] = EditResult(requests[index].id, None, result) if failed else result
     return [results[index] for index in range(len(requests))]
 
 
@@ -218,7 +195,7 @@ class Solid(Identity):
         super().__init__(name=name)
         if not re.fullmatch("#[0-9a-fA-F]{6}", str(color)):
             raise EditorError(f"color is {color!r}; expected '#rrggbb'")
-        self.color = [*bytes.fromhex(color[1:])]
+        self.color = list(bytes.fromhex(color[1:]))  # [red, green, blue], 0 to 255
 
     def describe(self) -> Json:
         return {**super().describe(), "color": self.color}

@@ -40,22 +40,18 @@ logger = logging.getLogger(__name__)
 
 # --- InstructPix2Pix pipelines -------------------------------------------------------------------------
 
-_MODELS = {"unet": UNet2DConditionModel, "vae": AutoencoderKL, "text_encoder": CLIPTextModel}
+_MODELS = {"unet": UNet2DConditionModel, "vae": AutoencoderKL, "text_encoder": CLIPTextModel}  # by folder
 #: File in a converted pipeline that names its source.
 ORIGIN = "origin.json"
 
 
 @dataclass(frozen=True)
 class LoadedPipeline:
-    """A pipeline on the CPU in float32, and its origin.
-
-    weights_sha256  Over tensors (float32) and configuration of UNet, VAE, text encoder and tokenizer.
-    published       Class that the checkpoint declares, and its source if it was converted.
-    """
+    """A pipeline on the CPU in float32, and its origin."""
 
     pipeline: Any
-    weights_sha256: str
-    published: Json = field(default_factory=dict)
+    weights_sha256: str  # `content_hash` of UNet, VAE, text encoder and tokenizer
+    published: Json = field(default_factory=dict)  # class that it declares, and source if it was converted
 
 
 def load_pipeline(
@@ -80,15 +76,15 @@ def load_pipeline(
         )
     with explain_errors(checkpoint):
         source, revision = locate(checkpoint, revision)
-        # Checked before gigabytes are read or downloaded.
+        # Before gigabytes are read or downloaded
         unet = UNet2DConditionModel.load_config(source, subfolder="unet", revision=revision)
         check_channels(unet.get("in_channels", 4), checkpoint, channels)
         models = {}
         for part, cls in _MODELS.items():
             models[part] = load_complete(cls, checkpoint, source, revision, subfolder=part)
-        absent = dict.fromkeys(("safety_checker", "feature_extractor", "image_encoder"))
+        left_out = dict.fromkeys(("safety_checker", "feature_extractor", "image_encoder"))
         pipeline = StableDiffusionInstructPix2PixPipeline.from_pretrained(
-            source, revision=revision, requires_safety_checker=False, **absent, **models
+            source, revision=revision, requires_safety_checker=False, **left_out, **models
         )
         index = StableDiffusionInstructPix2PixPipeline.load_config(source, revision=revision)
         published: Json = {"class": index.get("_class_name")}
@@ -103,13 +99,13 @@ def load_pipeline(
 
 def wrap_pipeline(pipeline: Any) -> LoadedPipeline:
     """Check and hash the caller's StableDiffusionInstructPix2PixPipeline. Raises EditorError."""
-    name = "the pipeline in memory"
-    check_channels(pipeline.unet.config.in_channels, name, (8,))
-    return _make_loaded(pipeline, name, {})
+    label = "the pipeline in memory"
+    check_channels(pipeline.unet.config.in_channels, label, (8,))
+    return _make_loaded(pipeline, label, {})
 
 
-def _make_loaded(pipeline: Any, name: str, published: Json) -> LoadedPipeline:
-    check_tokenizers(pipeline, name)
+def _make_loaded(pipeline: Any, label: str, published: Json) -> LoadedPipeline:
+    check_tokenizers(pipeline, label)
     models = {part: getattr(pipeline, part) for part in _MODELS}
     return LoadedPipeline(pipeline, content_hash(models, [pipeline.tokenizer]), published)
 
@@ -141,7 +137,7 @@ def locate(reference: str, revision: str | None = None) -> tuple[str, str | None
 
 def load_complete(cls: Any, checkpoint: str, source: str, revision: str | None, **arguments: Any) -> Any:
     """Load a model from `source`, which `locate` found. Raises EditorError for missing weights; warns of
-    weights and options that `cls` ignores. checkpoint: the user's reference, for messages; arguments: of
+    weights and options that `cls` ignores. checkpoint: the user's reference, for messages. arguments: of
     `from_pretrained`, which without `use_safetensors` also reads .bin files."""
     model, info = cls.from_pretrained(source, revision=revision, output_loading_info=True, **arguments)
     check_loaded(cls, info, checkpoint)
@@ -151,34 +147,32 @@ def load_complete(cls: Any, checkpoint: str, source: str, revision: str | None, 
     if issubclass(cls, ModelMixin):
         config = cls.load_config(source, revision=revision, subfolder=arguments.get("subfolder"))
         if ignored := sorted(cls.extract_init_dict(dict(config))[1]):
-            library, names = f"diffusers {version('diffusers')}", ", ".join(ignored)
+            library = f"diffusers {version('diffusers')}"
             text = "%s: %s of %s ignores %s of its configuration"
-            logger.warning(text, checkpoint, cls.__name__, library, names)
+            logger.warning(text, checkpoint, cls.__name__, library, ", ".join(ignored))
     return model
 
 
 def check_parts(index: Mapping[str, Any], checkpoint: str, source: str, revision: str | None) -> None:
-    """Run `load_complete` for every model of a pipeline, on the device "meta", which takes no memory.
-
-    index  Part -> [library, class], for pipelines of blocks with a third entry: where the part is.
-    """
+    """Run `load_complete` for every model of a pipeline, on the device "meta", which takes no memory. index:
+    part -> [library, class]; for pipelines of blocks a third entry says where the part is."""
     libraries: dict[Any, Any] = {"diffusers": diffusers, "transformers": transformers}
     for part, entry in index.items():
         if not isinstance(entry, list):
             continue  # an option of the pipeline
-        library, class_name, *specs = entry
+        library, class_name, *specs = entry  # specs: none, or the third entry
         cls = getattr(libraries.get(library), class_name or "", None)
         if not (isinstance(cls, type) and issubclass(cls, ModelMixin | PreTrainedModel)):
             continue
-        origin, folder, origin_revision = source, part, revision
+        part_source, part_revision, folder = source, revision, part
         if specs and not (is_local(source) and Path(source, part).is_dir()):  # in another repository
             spec = specs[0]
-            origin, origin_revision = locate(spec["pretrained_model_name_or_path"], spec["revision"])
+            part_source, part_revision = locate(spec["pretrained_model_name_or_path"], spec["revision"])
             folder = spec["subfolder"]
-        if is_local(origin) and not Path(origin, folder or "").is_dir():
+        if is_local(part_source) and not Path(part_source, folder or "").is_dir():
             raise EditorError(f"{checkpoint!r} lacks the folder {part}, which its index names")
         options: dict[str, Any] = {"use_safetensors": True, "subfolder": folder, "device_map": "meta"}
-        load_complete(cls, checkpoint, origin, origin_revision, **options)
+        load_complete(cls, checkpoint, part_source, part_revision, **options)
 
 
 def check_tokenizers(pipeline: Any, checkpoint: str) -> None:
@@ -214,6 +208,7 @@ def add_lora(pipeline: Any, reference: str) -> None:
         pipeline.load_lora_weights(str(path.parent), weight_name=path.name, use_safetensors=True)
         parts = [part for part in pipeline.components.values() if isinstance(part, torch.nn.Module)]
         used = sum(isinstance(layer, BaseTunerLayer) for part in parts for layer in part.modules())
+        # Loading ignores modules that the pipeline lacks; a complete module has two matrices.
         if used < len(matrices) or {*matrices.values()} != {2}:
             complete = sum(count == 2 for count in matrices.values())
             raise EditorError(
@@ -243,7 +238,7 @@ def place_module(module: Any, device: torch.device, dtype: torch.dtype) -> Any:
 @contextmanager
 def explain_errors(checkpoint: str) -> Iterator[None]:
     """Silence the libraries, keep the global random state, and turn any failure into an EditorError."""
-    with torch.random.fork_rng(devices=[]), quiet():
+    with torch.random.fork_rng(devices=[]), quiet():  # models draw initial weights before they are loaded
         try:
             yield
         except UserError:

@@ -1,8 +1,7 @@
-"""Makes editors from user code: a function `edit(image, instruction) -> image`, a class, or a pipeline of
-diffusers in memory.
+"""Makes editors from user code: a function (image, instruction) -> image, a class, or a pipeline in memory.
 
-Parts: the base class of editors that send requests (also of `editors.served`); the editor that calls a
-function; `make_editor`.
+Parts: base class of editors that send requests (also of `editors.served`); editor that calls a function;
+`make_editor`.
 """
 
 from __future__ import annotations
@@ -24,24 +23,21 @@ if TYPE_CHECKING:
 
 # --- editors that send requests --------------------------------------------------------------------------
 
-PATIENCE = 8  # failed requests, without any success, after which no more are sent
+PATIENCE = 8  # failed requests, without any success, after which the editor gives up
 
 
 class RemoteEditor(Editor):
-    """Editor that sends `concurrency` requests at a time, paced by `pace`; subclasses define `edit_one`.
+    """Editor that sends `concurrency` requests at a time, paced by `pace`; subclasses define `edit_one`."""
 
-    paid    Every image costs money: one request per call.
-    seeded  The sample's seed decides the image.
-    """
-
-    paid = True
-    seeded = True
+    paid = True  # whether every image costs money: one request per call
+    seeded = True  # whether the sample's seed decides the image
 
     def __init__(self, name: str, concurrency: int, pace: Pace | None = None) -> None:
         check_count("concurrency", concurrency)
         self.name, self.concurrency = name, concurrency
         self.pace = pace or Pace(concurrency)
-        self._failures, self._has_succeeded = 0, False  # so far
+        self._failures = 0  # of all calls so far
+        self._has_succeeded = False  # whether any request did so far
 
     def edit_one(self, request: EditRequest) -> EditResult:
         raise NotImplementedError
@@ -54,8 +50,8 @@ class RemoteEditor(Editor):
         self.pace.stop()
 
     def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:
-        """Raises UnavailableError if nothing can be sent, or if none of several requests, or of `PATIENCE`,
-        has succeeded; CancelledError after `stop`."""
+        """Raises UnavailableError if nothing can be sent, or if no request has succeeded so far, of several
+        in this call or after `PATIENCE` failures. Raises CancelledError after `stop`."""
         by_index = dict(self.pace.map(lambda index: self.edit_one(requests[index]), range(len(requests))))
         results = [by_index[index] for index in range(len(requests))]
         failed = [result for result in results if self.will_recur(result)]
@@ -74,17 +70,16 @@ FUNCTION_OPTIONS = ("concurrency", "retries")
 
 
 class FunctionEditor(RemoteEditor):
-    """Editor that calls a user's function.
+    """Editor that calls a user's function. An exception, or a result that is no image, is the error of that
+    sample; `Refused` is a refusal.
 
     function     Called with a `PIL.Image.Image` (RGB), the instruction and, if it has a parameter `seed`, the
                  sample's seed; returns an RGB image or an array (H, W, 3) uint8. May be async.
     concurrency  Calls at a time, in threads or in one event loop.
     retries      Retries of a call after a transient error (`is_transient`), after 0.5, 1, 2, ... 8 seconds.
-
-    An exception, or a result that is no image, is the error of that sample; `Refused` is a refusal.
     """
 
-    draws = False  # whether the function is given no image, only the text
+    text_only = False  # whether the function gets no image: (instruction[, seed])
 
     def __init__(
         self, function: Callable[..., Any], *, name: str | None = None, concurrency: int = 1, retries: int = 5
@@ -97,7 +92,7 @@ class FunctionEditor(RemoteEditor):
             self.seeded = "seed" in inspect.signature(function).parameters
         except (TypeError, ValueError):  # a function in C has no signature
             self.seeded = False
-        self._source = source_digest(function)
+        self._source_sha256 = source_digest(function)
         self._loop: Any = None  # asyncio's event loop, once a call has returned an awaitable
         self._loop_lock = threading.Lock()
 
@@ -106,11 +101,12 @@ class FunctionEditor(RemoteEditor):
             "editor": self.name,
             "class": type(self).__name__,
             "function": f"{getattr(self.function, '__module__', '')}.{name_of(self.function)}",
-            "source_sha256": self._source,
+            "source_sha256": self._source_sha256,
             "seeded": self.seeded,
         }
 
     def will_recur(self, result: EditResult) -> bool:
+        # Errors of the function, as `edit_one` writes them; not those of the request, and no refusals
         return str(result.error).startswith((f"{self._short_name} raised ", f"{self._short_name} returned "))
 
     def edit_one(self, request: EditRequest) -> EditResult:
@@ -119,7 +115,7 @@ class FunctionEditor(RemoteEditor):
         for attempt in itertools.count():
             try:
                 with self.pace.seat():
-                    output = read_output(self._call(request))
+                    image = read_output(self._call(request))
                 break
             except Refused as error:
                 return EditResult(request.id, None, str(error) or "no reason given", refused=True)
@@ -131,15 +127,15 @@ class FunctionEditor(RemoteEditor):
                     message = f"{self._short_name} raised {reason(error)}"
                     return EditResult(request.id, None, message, transient=transient, cause=error)
                 self.pace.wait(min(8.0, 0.5 * 2**attempt))
-        if isinstance(output, str):
-            return EditResult(request.id, None, f"{self._short_name} {output}")
-        return EditResult(request.id, output)
+        if isinstance(image, str):  # a fault instead
+            return EditResult(request.id, None, f"{self._short_name} {image}")
+        return EditResult(request.id, image)
 
     def _call(self, request: EditRequest) -> Any:
         from PIL import Image
 
         seed = {"seed": request.seed} if self.seeded else {}
-        images = [] if self.draws else [Image.fromarray(request.image.copy())]
+        images = [] if self.text_only else [Image.fromarray(request.image.copy())]
         result = self.function(*images, request.instruction, **seed)
         if inspect.isawaitable(result):
             import asyncio
@@ -153,13 +149,12 @@ class FunctionEditor(RemoteEditor):
 
 
 async def _wait_for(awaitable: Any) -> Any:
-    return await awaitable
+    return await awaitable  # asyncio runs coroutines only; the function may return any awaitable
 
 
-#: Names of exceptions in several packages: the service did not answer in time, or not at all.
-_TRANSIENT = frozenset(
-    "TimeoutError ConnectionError TimeoutException TransportError APIConnectionError Timeout".split()
-)
+#: Names of exceptions, in any package: the service did not answer in time, or not at all.
+_TIMEOUTS = ("Timeout", "TimeoutError", "TimeoutException")
+_TRANSIENT = (*_TIMEOUTS, "ConnectionError", "TransportError", "APIConnectionError")
 
 
 def is_transient(error: BaseException) -> bool:
@@ -177,7 +172,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def read_output(output: Any) -> np.ndarray | str:
-    """Image (H, W, 3) uint8 of a function's output, or the reason why it is none."""
+    """Image (H, W, 3) uint8 of a function's output, or a text: why the output is none."""
     import numpy as np
     from PIL import Image
 
@@ -196,7 +191,7 @@ def read_output(output: Any) -> np.ndarray | str:
 
 # --- any user code -> editor -----------------------------------------------------------------------------
 
-#: Attributes of an editor.
+#: Attributes that every editor has.
 _ATTRIBUTES = ("name", "fingerprint", "describe", "edit")
 
 
@@ -212,9 +207,9 @@ def make_editor(
 ) -> Editor:
     """Make an editor. Raises EditorError.
 
-    thing    An editor, which is returned; a class of editors, called with those of `name`, `device`, `dtype`
-             and `batch_size` that it takes, and `options`; a function `edit(image, instruction[, seed]) ->
-             image`; or a diffusers pipeline, which keeps its dtype.
+    thing    An editor, which is returned; a class of editors, called with `options` and with those of `name`,
+             `device`, `dtype` and `batch_size` that it takes; a function `edit(image, instruction[, seed])
+             -> image`; or a diffusers pipeline, which keeps its dtype.
     preset   "paper" or "nano": default options of a pipeline, by its class.
     """
     if is_editor(thing):
@@ -224,10 +219,10 @@ def make_editor(
 
     # A pipeline
     if _is_pipeline(thing):
-        kind = type(thing).__name__
-        row = find_row_of_class({**thing.config, "_class_name": kind}, preset)
+        class_name = type(thing).__name__
+        row = find_row_of_class({**thing.config, "_class_name": class_name}, preset)
         arguments |= {**row.options(), **options, "dtype": str(thing.dtype).removeprefix("torch.")}
-        if kind == "StableDiffusionInstructPix2PixPipeline":
+        if class_name == "StableDiffusionInstructPix2PixPipeline":
             from nein.editors.checkpoint import wrap_pipeline
             from nein.editors.instruct_pix2pix import InstructPix2Pix
 
@@ -243,11 +238,9 @@ def make_editor(
             f"(image, instruction) -> image, a diffusers pipeline, or an object with {', '.join(_ATTRIBUTES)}"
         )
     if not isinstance(thing, type):
-        if further := sorted(options.keys() - {*FUNCTION_OPTIONS}):
-            raise EditorError(
-                f"{label!r} is a function; its options are {' and '.join(FUNCTION_OPTIONS)}; omit "
-                f"{', '.join(further)}"
-            )
+        if unknown := ", ".join(sorted(options.keys() - {*FUNCTION_OPTIONS})):
+            allowed = " and ".join(FUNCTION_OPTIONS)
+            raise EditorError(f"{label!r} is a function; its options are {allowed}; omit {unknown}")
         return FunctionEditor(thing, name=label, **options)
 
     # A class, called with those arguments that it takes
@@ -275,7 +268,7 @@ def takes_options(thing: Any) -> bool:
 
 def name_of(thing: Any) -> str:
     name = getattr(thing, "__name__", None) or getattr(thing, "name", None) or type(thing).__name__
-    return str(name).strip("<>")
+    return str(name).strip("<>")  # "<lambda>"
 
 
 def _is_pipeline(thing: Any) -> bool:

@@ -1,7 +1,7 @@
 """Edits images with InstructPix2Pix (arXiv:2211.09800) or any checkpoint of its architecture.
 
-For the same noise the results equal diffusers' pipeline (tested), except that latents and guidance stay in
-float32, as under the original code's autocast. Images and distinct instructions are encoded once, and the
+For the same noise the results equal those of diffusers' pipeline, except that latents and guidance stay in
+float32, as under the original code's autocast. An instruction is encoded once for all its samples, and the
 guidance branches of a batch share a forward pass.
 """
 
@@ -28,13 +28,12 @@ from nein.loading.weights import torch_dtype
 OUTPUTS = ("resized", "input")
 ROUNDINGS = ("round", "truncate")
 CACHED_TEXTS = 512  # encoded instructions
-_VAE_CHUNK = 8  # images per pass: at full resolution the VAE's activations outweigh the UNet's
-#: Request and resized image.
-Item = tuple[EditRequest, np.ndarray]
+_VAE_CHUNK = 8  # images per pass of the VAE, whose activations at full resolution outweigh the UNet's
+Item = tuple[EditRequest, np.ndarray]  # request and resized image (H, W, 3) uint8
 
 
 class InstructPix2Pix(Editor):
-    """Editor by an instruction. K is the number of guidance branches of a UNet call, B the batch size.
+    """Editor by an instruction. In shapes, K is the number of guidance branches, B the batch size.
 
     checkpoint            Folder in diffusers' layout, hub id ("owner/name[@revision]"), pipeline in memory.
     batch_size            Samples per pass; images of different sizes never share one.
@@ -42,12 +41,12 @@ class InstructPix2Pix(Editor):
     guidance              Key of `editors.sampling.GUIDANCES`; its scales s_T and s_I are `guidance_scale` and
                           `image_guidance_scale`.
     resize, resolution    Rule of `editors.resize` and its size in pixels; None is the size of the checkpoint.
-    rounding              "round" (diffusers) or "truncate" (the original code, 0.5 gray levels darker).
+    rounding              Of pixels: "round" (diffusers), "truncate" (original code, 0.5 gray levels darker).
     lora                  LoRA weights to fuse into the checkpoint: see `presets.split_lora`.
     output                Size of the result: "resized" (as the model works) or "input" (the request's).
     """
 
-    _SCHEDULER = staticmethod(euler_ancestral)  # of a checkpoint's scheduler configuration
+    _SCHEDULER = staticmethod(euler_ancestral)  # makes the scheduler from the checkpoint's configuration
 
     def __init__(
         self,
@@ -77,7 +76,7 @@ class InstructPix2Pix(Editor):
         self._guidance.check_scales(guidance_scale, image_guidance_scale)
         self._device, self._dtype = find_device(device), torch_dtype(dtype)
         self.name, self.batch_size, self.steps = name, batch_size, steps
-        self._scales = float(guidance_scale), float(image_guidance_scale)
+        self._scales = float(guidance_scale), float(image_guidance_scale)  # s_T, s_I
         self.rounding = choose("rounding", rounding, ROUNDINGS)
         self.output = choose("output", output, OUTPUTS)
         self._resize = RULES[choose("resize rule", resize, RULES)]
@@ -122,8 +121,9 @@ class InstructPix2Pix(Editor):
             "output": output,
             "dtype": dtype,
             "noise": "one CPU generator per sample, float32",
-            **({"lora": lora} if lora else {}),
         }
+        if lora:
+            self._facts["lora"] = lora
 
     def _make_scheduler(self, config: Any) -> Any:
         scheduler = self._SCHEDULER(config)
@@ -141,13 +141,13 @@ class InstructPix2Pix(Editor):
 
     def _prepare(self, request: EditRequest) -> tuple[Any, Item] | str:
         resized = self._resize(request.image, self.resolution)
-        return (resized.shape, request.guided), (request, resized)
+        return (resized.shape, request.guided), (request, resized)  # (group, item)
 
     def _edit_batch(self, items: list[Item]) -> list[EditResult]:
         """Edit a batch of images of one size."""
-        embeddings, conditions, notes = self._encode_items(items)
+        texts, conditions, notes = self._encode_items(items)
         seeds = [request.seed for request, _ in items]
-        latents = self._sample(embeddings, conditions, seeds, self._make_attention_arguments(items))
+        latents = self._sample(texts, conditions, seeds, self._make_attention_arguments(items))
         images = self._decode_images(latents)
         return [
             self._make_result(request, image, note)
@@ -163,7 +163,7 @@ class InstructPix2Pix(Editor):
         return EditResult(request.id, image, note=note)
 
     def _encode_items(self, items: list[Item]) -> tuple[Tensor, Tensor, list[str]]:
-        """Texts (K * B, tokens, width) and images (K * B, 4, h, w), branch by branch; B notes."""
+        """Texts (K * B, tokens, width) and source images (K * B, 4, h, w), branch by branch; B notes."""
         encoded = [self._encode_text(request.instruction) for request, _ in items]
         instructions = torch.cat([states for states, _ in encoded])  # (B, tokens, width)
         # A negative prompt replaces the empty text, except where attention is guided by it.
@@ -171,10 +171,10 @@ class InstructPix2Pix(Editor):
         unconditional = torch.cat([self._encode_text(text)[0] for text in negatives])  # (B, tokens, width)
         sources = self._encode_images(np.stack([image for _, image in items]))  # (B, H, W, 3) => (B, 4, h, w)
         blank = torch.zeros_like(sources)
-        branches = self._guidance.branches  # K pairs
-        embeddings = torch.cat([instructions if has_text else unconditional for has_text, _ in branches])
+        branches = self._guidance.branches  # K pairs (with instruction, with image)
+        texts = torch.cat([instructions if has_text else unconditional for has_text, _ in branches])
         conditions = torch.cat([sources if has_image else blank for _, has_image in branches])
-        return embeddings, conditions, [note for _, note in encoded]
+        return texts, conditions, [note for _, note in encoded]
 
     def _make_attention_arguments(self, items: list[Item]) -> Json:
         """Arguments of the `attention.Processor`s in a UNet call: word weights, negative prompts, if any."""
@@ -185,14 +185,15 @@ class InstructPix2Pix(Editor):
             with self._text_lock:
                 per_request = [weigh_tokens(self._tokenizer, r.instruction, r.weights) for r in requests]
             weights = torch.stack(per_request)  # (B, tokens)
-            branches = [weights if has_text else torch.ones_like(weights) for has_text in branch_has_text]
-            arguments["weights"] = torch.cat(branches).to(self._device)  # (K * B, tokens)
+            per_branch = [weights if has_text else torch.ones_like(weights) for has_text in branch_has_text]
+            arguments["weights"] = torch.cat(per_branch).to(self._device)  # (K * B, tokens)
         if requests[0].guided:  # all requests of a batch have one rule: see `_prepare`
+            # Rows of the call with a text are guided: R = B times the number of branches with a text.
             texts = [request.negative_prompt for request in requests] * sum(branch_has_text)
-            states = torch.cat([self._encode_text(text)[0] for text in texts])  # (guided rows, tokens, width)
+            states = torch.cat([self._encode_text(text)[0] for text in texts])  # (R, tokens, width)
             in_prompt = torch.cat([self._tokenize(text)["attention_mask"] for text in texts]).bool()
-            row_has_text = [has_text for has_text in branch_has_text for _ in requests]  # K * B bools
-            rows = [row for row, has_text in enumerate(row_has_text) if has_text]
+            row_has_text = np.repeat(branch_has_text, len(requests))  # (K * B,) bool
+            rows = np.flatnonzero(row_has_text).tolist()
             arguments["negatives"] = NegativePrompts(parse_rule(requests[0].guided), rows, states, in_prompt)
         return arguments
 
@@ -212,7 +213,7 @@ class InstructPix2Pix(Editor):
         return torch.cat(chunks).float()
 
     def _encode_new_text(self, text: str) -> tuple[Tensor, str]:
-        """(hidden states (1, tokens, width), note). One text per call: batches change last bits."""
+        """(hidden states (1, tokens, width), note or ""). One text per call: batches change last bits."""
         encoded = self._tokenize(text)
         limit = encoded["input_ids"].shape[1]
         with self._text_lock:
@@ -233,21 +234,21 @@ class InstructPix2Pix(Editor):
 
     def _encode_images(self, images: np.ndarray) -> Tensor:
         """Images (B, H, W, 3) uint8 -> mode of the VAE's posterior, (B, 4, h, w), not scaled."""
-        # (B, H, W, 3) uint8 => (B, 3, H, W) float32 in [-1, 1]
+        # (B, 3, H, W) float32 in [-1, 1]
         pixels = torch.from_numpy(images).to(self._device).permute(0, 3, 1, 2).float() / 127.5 - 1
         chunks = pixels.to(self._dtype).split(_VAE_CHUNK)
         return torch.cat([self._vae.encode(chunk).latent_dist.mode() for chunk in chunks])
 
-    def _sample(self, embeddings: Tensor, conditions: Tensor, seeds: list[int], attention: Json) -> Tensor:
+    def _sample(self, texts: Tensor, conditions: Tensor, seeds: list[int], attention: Json) -> Tensor:
         """Texts (K * B, tokens, width), images (K * B, 4, h, w) -> latents (B, 4, h, w) float32."""
         sigmas = self._scheduler.sigmas.tolist()
         prediction_type = self._scheduler.config.prediction_type
         noise = SampleNoise(seeds, tuple(conditions.shape[1:]), self._device)
         x = noise.draw() * sigmas[0]  # (B, 4, h, w)
-        steps = zip(self._scheduler.timesteps, sigmas[:-1], sigmas[1:], strict=True)
+        steps = zip(self._scheduler.timesteps, sigmas[:-1], sigmas[1:], strict=True)  # sigma: noise level
         for timestep, sigma, sigma_next in steps:
             scaled = x / (sigma**2 + 1) ** 0.5  # as EulerAncestralDiscreteScheduler.scale_model_input
-            guided = self._predict(self._unet, scaled, timestep, embeddings, conditions, attention)
+            guided = self._predict(self._unet, scaled, timestep, texts, conditions, attention)
             step_noise = noise.draw() if sigma_next > 0 else None  # (B, 4, h, w); none at the last step
             x = ancestral_step(x, guided, sigma, sigma_next, step_noise, prediction_type)
         return x
@@ -261,8 +262,7 @@ class InstructPix2Pix(Editor):
         texts, conditions  From `_encode_items`.
         attention          Arguments of every `attention.Processor`.
         """
-        count = len(self._guidance.branches)
-        latents = torch.cat([scaled.to(conditions.dtype)] * count)  # (K * B, 4, h, w)
+        latents = torch.cat([scaled.to(conditions.dtype)] * len(self._guidance.branches))  # (K * B, 4, h, w)
         inputs = torch.cat([latents, conditions], dim=1)  # (K * B, 4 + 4, h, w)
         output = unet(inputs, timestep, texts, cross_attention_kwargs=attention, return_dict=False)[0]
         return self._guidance.combine(output.float(), *self._scales)

@@ -1,8 +1,8 @@
 """Edits images with the editing pipelines of diffusers: one adapter for all classes, by a `Recipe` for each.
 
-The recipes are in presets.yaml. Every sample has a CPU generator of its own. A call has one image, or several
-if that gives the same edits; its prompt is the instruction verbatim, or the text of the vendor's rewriter.
-Parts: recipes; the editor; loading of pipelines.
+The recipes are in presets.yaml. Every sample has a CPU generator of its own. Images share a call only where
+the results equal those of separate calls. The prompt is the instruction verbatim, or the text of the vendor's
+rewriter. Parts: recipes; the editor; loading of pipelines.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import importlib.util
 import json
 import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -42,13 +42,6 @@ from nein.loading.weights import align, torch_dtype
 
 # --- recipes ---------------------------------------------------------------------------------------------
 
-#: Forms of a prompt, each with the instruction verbatim in it.
-_PROMPTS: dict[str, Callable[[str], str]] = {
-    "": str,
-    "omnigen": lambda instruction: f"<img><|image_1|></img> {instruction}",
-    "fibo": lambda instruction: json.dumps({"edit_instruction": instruction}, ensure_ascii=False),
-}
-
 
 @dataclass(frozen=True)
 class Recipe:
@@ -56,25 +49,36 @@ class Recipe:
 
     image: str = "image"  # argument for the image; "" for a class that makes one from the text alone
     nested: int = 0  # number of lists around the image
-    prompt: str = ""  # key of `_PROMPTS`
-    guidance: str = "guidance_scale"
-    image_guidance: str = ""
+    prompt: str = ""  # form of `write_prompt`
+    guidance: str = "guidance_scale"  # argument for the weight of the instruction
+    image_guidance: str = ""  # argument for the weight of the source image
     size: str = ""  # key of `SIZES`: passed as width and height; "" leaves it to the pipeline
-    fit: bool = False  # the image is cropped and resized to that size beforehand, as InstructPix2Pix does
-    batched: bool = False  # a call of several images of one size gives the same edits as a call each
+    crops_to_size: bool = False  # the image is cropped and resized to `size` before the call
+    batched: bool = False  # images of one size may share a call: it gives the edits of separate calls
     resolution: str = ""  # argument for the resolution
     fixed: Mapping[str, Any] = field(default_factory=dict)  # further arguments of every call
-    kontext: bool = False  # the pipeline resizes to one megapixel unless told otherwise
+    limits_area: bool = False  # the pipeline resizes to one megapixel without the argument `max_area`
     float32: tuple[str, ...] = ()  # components that stay in float32 whatever the dtype
     result: str = "images"  # field of the output with the images; of "frames" the last is the edit
-    #: Guidance that a negative prompt needs: set if the call's own is at most 1. None: it has no effect.
-    negative: Mapping[str, float] | None = field(default_factory=dict)
+    #: Argument -> value that replaces one of at most 1, at which a negative prompt has no effect; {}: none to
+    #: replace. None: the class takes no negative prompt.
+    negative_guidance: Mapping[str, float] | None = field(default_factory=dict)
     rewriter: str = ""  # the block (of a pipeline of blocks) or method that rewrites the instruction
     needs: str = ""  # package that the class imports without a check
     output: str = ""  # a note on the size of the results, for the reader of a run
 
 
 RECIPES = {name: Recipe(**fields) for name, fields in PIPELINES.items()}
+
+
+def write_prompt(form: str, instruction: str) -> str:
+    """The prompt in the form of `Recipe.prompt`, with the instruction verbatim in it."""
+    if form == "omnigen":
+        return f"<img><|image_1|></img> {instruction}"
+    if form == "fibo":
+        return json.dumps({"edit_instruction": instruction}, ensure_ascii=False)
+    return instruction
+
 
 # --- the editor ------------------------------------------------------------------------------------------
 
@@ -89,14 +93,14 @@ class DiffusersPipeline(Editor):
     pipeline              Class of diffusers; None takes the one the checkpoint declares.
     steps, guidance_scale, image_guidance_scale   None is the class's own default.
     negative_prompt       For requests without one of their own; None passes none.
-    resolution            Pixels, for classes that let one choose.
+    resolution            Pixels, for classes that let one choose; None is 1024 for these.
     cosxl                 Whether the weights are CosXL's, whose noise schedule is in none of their files.
     rewriter              Whether the vendor's rewriter rewrites the instruction before the edit.
     lora                  Weights to fuse into those of the checkpoint: see `presets.split_lora`.
     offload               "model" keeps a part on the GPU only while it runs, "sequential" a layer.
     """
 
-    recipes: ClassVar[Mapping[str, Recipe]] = RECIPES
+    recipes: ClassVar[Mapping[str, Recipe]] = RECIPES  # of the classes that this editor runs
 
     def __init__(
         self,
@@ -119,29 +123,37 @@ class DiffusersPipeline(Editor):
         lora: str | None = None,
         offload: str = "none",
     ) -> None:
-        # --- the pipeline with its weights, and its recipe ---
+        # --- the pipeline with its weights, and its recipe; settings are checked before weights are read ---
         for setting, value in (("batch_size", batch_size), ("steps", steps), ("resolution", resolution)):
             if value is not None:
                 check_count(setting, value)
         self._device = find_device(device)
         if choose("offload", offload, OFFLOADS) != "none" and self._device.type == "cpu":
             raise EditorError(f"offload is {offload!r}, which needs a GPU, but the device is 'cpu'")
-        label = checkpoint if isinstance(checkpoint, str) else "in memory"
+
+        # Load the pipeline; published: facts that the checkpoint states of itself
         if isinstance(checkpoint, str):
-            options: Json = {"name": pipeline, "config": config, "dtype": dtype, "rewriter": rewriter}
+            label = checkpoint
+            options: Json = {"class_name": pipeline, "config": config, "dtype": dtype, "rewriter": rewriter}
             self._pipeline, published = load_checkpoint(checkpoint, revision, self.recipes, **options)
         elif lora is not None:
             raise EditorError("a pipeline in memory takes no lora; call its load_lora_weights")
         else:
-            self._pipeline, published = checkpoint, {"class": type(checkpoint).__name__}
-        kind = type(self._pipeline).__name__
-        self._recipe = recipe = self.recipes[choose("pipeline class", kind, self.recipes)]
+            label, published = "in memory", {"class": type(checkpoint).__name__}
+            self._pipeline = checkpoint
+
+        # Find the recipe of its class, and check what the class supports
+        class_name = type(self._pipeline).__name__
+        self._recipe = recipe = self.recipes[choose("pipeline class", class_name, self.recipes)]
         if rewriter and not recipe.rewriter:
-            raise EditorError(f"{kind} has no rewriter of its own; omit rewriter, or pass --mend rewrite")
+            message = "has no rewriter of its own; omit rewriter, or pass --mend rewrite"
+            raise EditorError(f"{class_name} {message}")
         if offload != "none" and not hasattr(self._pipeline, f"enable_{offload}_cpu_offload"):
-            raise EditorError(f"{kind} is made of blocks and cannot be offloaded; leave out offload")
-        self._rewriter = recipe.rewriter if rewriter else ""
+            raise EditorError(f"{class_name} is made of blocks and cannot be offloaded; leave out offload")
+        self._rewriter = recipe.rewriter if rewriter else ""  # "": the instruction stays verbatim
         check_tokenizers(self._pipeline, label)
+
+        # Change the weights and the scheduler
         if lora is not None:
             add_lora(self._pipeline, lora)
         if cosxl:
@@ -152,18 +164,18 @@ class DiffusersPipeline(Editor):
             self._pipeline.scheduler = diffusers.EDMEulerScheduler(**levels, **schedule)
 
         # --- settings of every call ---
-        self._guidance: dict[str, float] = {}
+        self._guidance: dict[str, float] = {}  # argument -> scale
         for setting, argument, scale in (
             ("guidance_scale", recipe.guidance, guidance_scale),
             ("image_guidance_scale", recipe.image_guidance, image_guidance_scale),
         ):
             if scale is not None and not argument:
-                raise EditorError(f"{kind} has no {setting}; omit {setting}={scale}")
+                raise EditorError(f"{class_name} has no {setting}; omit {setting}={scale}")
             if scale is not None:
                 self._guidance[argument] = float(scale)
         has_resolution = bool(recipe.size or recipe.resolution)
         if resolution is not None and not has_resolution:
-            raise EditorError(f"{kind} chooses sizes itself; omit resolution={resolution}")
+            raise EditorError(f"{class_name} chooses sizes itself; omit resolution={resolution}")
         self.name, self.steps, self.negative_prompt = name, steps, negative_prompt
         self.resolution = (resolution or 1024) if has_resolution else None
         self.batch_size = batch_size if recipe.batched else 1
@@ -174,7 +186,7 @@ class DiffusersPipeline(Editor):
         modules = {key: part for key, part in parts.items() if isinstance(part, torch.nn.Module)}
         tokenizers = [part for part in parts.values() if hasattr(part, "get_vocab")]
         self._facts = {
-            "pipeline": kind,
+            "pipeline": class_name,
             "checkpoint": label,
             "revision": revision,
             "weights": {"sha256": content_hash(modules, tokenizers)},
@@ -189,19 +201,20 @@ class DiffusersPipeline(Editor):
             "scheduler": effective_config(self._pipeline.scheduler),
             "dtype": dtype,
             "noise": "one CPU generator per sample",
-            **({"rewriter": self._rewriter} if rewriter else {}),
-            **({"lora": lora} if lora else {}),
-            **({"with a negative prompt": dict(recipe.negative)} if recipe.negative else {}),
         }
+        if rewriter:
+            self._facts["rewriter"] = self._rewriter
+        if lora:
+            self._facts["lora"] = lora
+        if recipe.negative_guidance:
+            self._facts["with a negative prompt"] = dict(recipe.negative_guidance)
         for module in modules.values():
             align(module).eval().requires_grad_(False)
         with explain_errors(label):
-            if offload == "model":
-                self._pipeline.enable_model_cpu_offload(device=self._device)
-            elif offload == "sequential":
-                self._pipeline.enable_sequential_cpu_offload(device=self._device)
-            else:
+            if offload == "none":
                 self._pipeline.to(self._device)
+            else:
+                getattr(self._pipeline, f"enable_{offload}_cpu_offload")(device=self._device)
         self._pipeline.set_progress_bar_config(disable=True)
 
     def describe(self) -> Json:
@@ -215,7 +228,7 @@ class DiffusersPipeline(Editor):
     def _prepare(self, request: EditRequest) -> tuple[Any, tuple[EditRequest, Size]] | str:
         if request.guided:
             return f"the attention of {self._facts['pipeline']} cannot be guided"
-        if request.negative_prompt and self._recipe.negative is None:
+        if request.negative_prompt and self._recipe.negative_guidance is None:
             return f"{self._facts['pipeline']} takes no negative prompt"
         size = source = (request.image.shape[1], request.image.shape[0])
         if self._recipe.size and self.resolution is not None:
@@ -225,10 +238,11 @@ class DiffusersPipeline(Editor):
 
     def _edit_batch(self, items: list[tuple[EditRequest, Size]]) -> list[EditResult]:
         """Edit a batch of images of one size."""
-        requests, size = [request for request, _ in items], items[0][1]
+        requests = [request for request, _ in items]
+        size = items[0][1]  # the same for all
         devices: list[Any] = [self._device] if self._device.type == "cuda" else []
         with self._lock, torch.random.fork_rng(devices=devices):
-            # Some pipelines sample words with the global generator.
+            # Some pipelines sample words with the global generator; they take one request per call.
             torch.manual_seed(requests[0].seed)
             edited, texts = self._run_pipeline(requests, size)
         results = []
@@ -245,7 +259,7 @@ class DiffusersPipeline(Editor):
         self, requests: list[EditRequest], size: Size
     ) -> tuple[list[np.ndarray], Sequence[str | None]]:
         """(edited images, (H, W, 3) float in [0, 1]; texts of the vendor's rewriter, None without one)."""
-        recipe, is_batch = self._recipe, len(requests) > 1
+        recipe = self._recipe
 
         # Arguments for all requests together
         arguments: dict[str, Any] = {**recipe.fixed, **self._guidance}
@@ -255,35 +269,40 @@ class DiffusersPipeline(Editor):
             arguments["width"], arguments["height"] = size
         if recipe.resolution:
             arguments[recipe.resolution] = self.resolution
-        if recipe.kontext:
-            arguments |= {"max_area": size[0] * size[1], "_auto_resize": self.resolution == 1024}
+        if recipe.limits_area:
+            arguments["max_area"] = size[0] * size[1]
+            # The pipeline resizes the source to its preferred sizes, which are for 1024.
+            arguments["_auto_resize"] = self.resolution == 1024
 
-        # Arguments with a value per request: a list, or the only value
+        # Arguments with a value per request: a list, or the value itself for a single request
+        is_batch = len(requests) > 1
         values: dict[str, list[Any]] = {
-            "prompt": [_PROMPTS[recipe.prompt](request.instruction) for request in requests],
+            "prompt": [write_prompt(recipe.prompt, request.instruction) for request in requests],
             "generator": [torch.Generator("cpu").manual_seed(int(request.seed)) for request in requests],
         }
         negative_prompts = [request.negative_prompt or self.negative_prompt or "" for request in requests]
         if self.negative_prompt is not None or any(negative_prompts):
             values["negative_prompt"] = negative_prompts
         if any(negative_prompts):
-            for name, scale in (recipe.negative or {}).items():
-                if arguments.get(name, 1) <= 1:
-                    arguments[name] = scale
-        arguments |= {name: column if is_batch else column[0] for name, column in values.items()}
-        sources = [fit(request.image, size) if recipe.fit else request.image for request in requests]
-        images = [Image.fromarray(source) for source in sources]  # (H, W, 3) uint8
+            for argument, scale in (recipe.negative_guidance or {}).items():
+                if arguments.get(argument, 1) <= 1:
+                    arguments[argument] = scale
+        arguments |= {argument: column if is_batch else column[0] for argument, column in values.items()}
+        sources = [request.image for request in requests]  # (H, W, 3) uint8
+        if recipe.crops_to_size:
+            sources = [fit(source, size) for source in sources]
+        images = [Image.fromarray(source) for source in sources]
         if recipe.image:
-            argument: Any = images if is_batch else images[0]
+            nested: Any = images if is_batch else images[0]
             for _ in range(recipe.nested):
-                argument = [argument]
-            arguments[recipe.image] = argument
+                nested = [nested]
+            arguments[recipe.image] = nested
 
-        # The call; a pipeline of blocks returns the rewriter's text in place of the prompt.
+        # The call. Classes with a rewriter are not batched: there is one request, and one text.
         texts: Sequence[str | None] = [None] * len(requests)
-        is_modular = isinstance(self._pipeline, diffusers.ModularPipeline)
-        if is_modular:
+        if isinstance(self._pipeline, diffusers.ModularPipeline):
             output = self._pipeline(output_type="np", output=[recipe.result, "prompt"], **arguments)
+            # The rewriter's text replaces the prompt; a pipeline in memory may rewrite without the option.
             if self._rewriter or output["prompt"] != arguments["prompt"]:
                 texts = [output["prompt"]]
             edited = output[recipe.result]
@@ -294,14 +313,14 @@ class DiffusersPipeline(Editor):
                 arguments["prompt"] = texts[0]
             edited = getattr(self._pipeline(output_type="np", **arguments), recipe.result)
         if recipe.result == "frames":
-            edited = [frames[-1] for frames in edited]
+            edited = [frames[-1] for frames in edited]  # the last frame of each video
         return [np.asarray(image) for image in edited], texts
 
 
 class DiffusersGenerator(DiffusersPipeline):
     """Images from the text alone, by a class of `TEXT_TO_IMAGE`, at the class's own size."""
 
-    recipes = {name: Recipe(image="", **fields) for name, fields in TEXT_TO_IMAGE.items()}  # noqa: RUF012
+    recipes: ClassVar = {name: Recipe(image="", **fields) for name, fields in TEXT_TO_IMAGE.items()}
 
 
 # --- loading of pipelines --------------------------------------------------------------------------------
@@ -312,36 +331,38 @@ def load_checkpoint(
     revision: str | None,
     recipes: Mapping[str, Recipe],
     *,
-    name: str | None,
+    class_name: str | None,
     config: str | None,
     dtype: str,
     rewriter: bool,
 ) -> tuple[Any, Json]:
-    """(pipeline, published: the class that the checkpoint declares). Raises EditorError. name: class to load,
+    """(pipeline, published: the class that the checkpoint declares). Raises EditorError. class_name: to load,
     one of `recipes`; None: the declared one. Other options: as in `DiffusersPipeline`."""
-    source, _, file = (checkpoint, "", "") if is_local(checkpoint) else checkpoint.partition(":")
+    source, file = checkpoint, ""
+    if not is_local(checkpoint):
+        source, _, file = checkpoint.partition(":")  # "owner/name:FILE"
     source, revision = locate(source, revision)
     with warnings.catch_warnings(), explain_errors(checkpoint):
         # `torch_dtype` is `dtype` in later versions of diffusers, which still take it.
         warnings.simplefilter("ignore", FutureWarning)
         if file or Path(source).is_file():
             path = hf_hub_download(source, file, revision=revision) if file else source
-            if Path(path).suffix != ".safetensors" or name is None or config is None:
+            if Path(path).suffix != ".safetensors" or class_name is None or config is None:
                 raise EditorError(
                     f"{path!r} is a single file; a single file ends in .safetensors and needs pipeline=CLASS "
                     "and config=FOLDER; pass them, or a folder"
                 )
             # Diffusers converts the file; CosXL is published that way.
-            convert = getattr(diffusers, name).from_single_file
+            convert = getattr(diffusers, class_name).from_single_file
             published = {"class": None, "file": file or Path(path).name}
             return convert(path, config=config, torch_dtype=torch_dtype(dtype)), published
 
         # A folder or repository: its index names the class and the parts.
-        is_modular = (name or "").endswith("ModularPipeline")
+        is_modular = (class_name or "").endswith("ModularPipeline")
         loader = diffusers.ModularPipeline if is_modular else diffusers.DiffusionPipeline
         index = loader.load_config(source, revision=revision)
         published = {"class": index.get("_class_name")}
-        chosen = name or str(published["class"])
+        chosen = class_name or str(published["class"])
         recipe = recipes[choose("pipeline class", chosen, recipes)]
         if recipe.needs and importlib.util.find_spec(recipe.needs) is None:
             raise EditorError(f"{chosen} needs the package {recipe.needs}; pip install -e '.[pipelines]'")

@@ -49,27 +49,25 @@ class EditorPreset:
         return self.settings.get("pipeline")
 
     def options(self) -> Json:
-        """Settings other than the class's defaults."""
+        """Settings that have a value; the class has defaults for the others."""
         return {name: value for name, value in self.settings.items() if value is not None}
 
 
-_TABLE = yaml.load(
-    resources.files(__package__).joinpath("presets.yaml").read_text(encoding="utf-8"),
-    getattr(yaml, "CSafeLoader", yaml.SafeLoader),  # ten times as fast as the pure-Python one
-)
+_TEXT = resources.files(__package__).joinpath("presets.yaml").read_text(encoding="utf-8")
+_TABLE = yaml.load(_TEXT, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # C is ten times as fast
 _FIELDS = {"class": "class_path", "options": "settings"}  # key of the file -> field
 
 
-def _make_row(name: str, row: Json) -> EditorPreset:
-    if "class" not in row:
+def _make_row(name: str, entry: Json) -> EditorPreset:
+    if "class" not in entry:  # a pipeline of diffusers: the template's values, unless the entry has its own
         template = _TABLE["templates"]["pipeline"]
-        merged = {key: {**template[key], **row.get(key, {})} for key in ("options", "sources")}
-        row = {**template, **row, **merged}
-    fields = {_FIELDS.get(key, key): value for key, value in row.items()}
+        merged = {key: {**template[key], **entry.get(key, {})} for key in ("options", "sources")}
+        entry = {**template, **entry, **merged}
+    fields = {_FIELDS.get(key, key): value for key, value in entry.items()}
     return EditorPreset(**{"name": name, "editor": name, **fields})
 
 
-_ROWS = [_make_row(name, row) for name, row in _TABLE["editors"].items()]
+_ROWS = [_make_row(name, entry) for name, entry in _TABLE["editors"].items()]
 #: Editors without a model, by name.
 BASIC = {row.name: row for row in _ROWS if not row.preset}
 #: Rows of editors with a model, by name.
@@ -91,11 +89,11 @@ DEFAULT_CONFIG = "timbrooks/instruct-pix2pix"
 
 #: File name of diffusers' `save_lora_weights`.
 LORA = "pytorch_lora_weights.safetensors"
-OPENAI = "https://api.openai.com/v1"
+OPENAI = "https://api.openai.com/v1"  # URL of openai:MODEL
 
 
 def split_lora(reference: str) -> tuple[str, str]:
-    """(folder or hub id, file name) of a file, a folder, or `owner/name[@revision][:FILE]`."""
+    """(folder or hub id, file name) of LoRA weights: a file, a folder, or `owner/name[@revision][:FILE]`."""
     path = expand_user(reference)
     if path.is_file():
         return str(path.parent), path.name
@@ -106,7 +104,7 @@ def split_lora(reference: str) -> tuple[str, str]:
 
 
 def split_address(reference: str) -> tuple[str, str]:
-    """(URL, model) of openai:URL#MODEL; openai:MODEL is at OPENAI_BASE_URL. Raises EditorError."""
+    """(URL, model) of openai:URL#MODEL, or of openai:MODEL at OPENAI_BASE_URL. Raises EditorError."""
     parsed = parse_reference(reference)
     url = (os.environ.get("OPENAI_BASE_URL") or OPENAI) if parsed.url is None else parsed.url
     if not (reference.startswith("openai:") and parsed.name and is_address(url)):
@@ -122,20 +120,20 @@ def split_address(reference: str) -> tuple[str, str]:
 
 def find_preset_row(name: str, preset: str) -> EditorPreset:
     """Row for `--editor NAME --preset PRESET`. A folder or hub id gets the settings of the row with this
-    checkpoint, with its pipeline class, or of InstructPix2Pix. Raises EditorError."""
+    checkpoint, or else of its pipeline class, or else of InstructPix2Pix. Raises EditorError."""
     choose("preset", preset, sorted({row.preset for row in PRESETS.values()}))
     row = PRESETS.get(DEFAULT_ROWS.get((name, preset), name))
     if row is not None and row.preset == preset:
         return row
     parsed = parse_reference(name)
     if row is None and parsed.has_files:
-        same = [row for row in PRESETS.values() if row.pipeline and row.checkpoint == parsed.name]
-        parent = same[0] if same else find_row_of_class(read_index(name), preset)
+        rows = [row for row in PRESETS.values() if row.pipeline and row.checkpoint == parsed.name]
+        parent = rows[0] if rows else find_row_of_class(read_index(name), preset)
         sources = {"checkpoint": "given by the user", "*": f"row {parent.name!r}"}
         changes: Json = {"name": name, "editor": name, "checkpoint": name, "revision": None, "note": ""}
         return replace(parent, **changes, sources=sources)
-    in_preset = [row for row in PRESETS.values() if row.preset == preset]
-    choices = sorted({row.name for row in in_preset} | {row.editor for row in in_preset})
+    rows = [row for row in PRESETS.values() if row.preset == preset]
+    choices = sorted({row.name for row in rows} | {row.editor for row in rows})
     raise unknown(f"editor of --preset {preset}", name, choices, "Or pass a local folder or hub id.")
 
 
@@ -143,9 +141,10 @@ def find_row_of_class(index: Mapping[str, Any], preset: str) -> EditorPreset:
     """Row of the class in a pipeline's index (`read_index`), or of InstructPix2Pix."""
     rows = [row for row in PRESETS.values() if row.pipeline and row.pipeline == index.get("_class_name")]
     if rows:
-        return rows[-1 if index.get("is_distilled") else 0]  # the last of FLUX.2-klein is the distilled one
+        # An index with this key is FLUX.2-klein's; the last of its rows is the distilled model.
+        return rows[-1] if index.get("is_distilled") else rows[0]
     row = PRESETS[DEFAULT_ROWS["ip2p", preset]]
-    return replace(row, settings={**row.settings, "resolution": None})
+    return replace(row, settings={**row.settings, "resolution": None})  # the checkpoint's own
 
 
 @functools.cache
@@ -154,13 +153,13 @@ def read_index(name: str) -> Mapping[str, Any]:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError
 
-    reference = parse_reference(name)
+    parsed = parse_reference(name)
     for index_name in ("model_index.json", "modular_model_index.json"):  # modular: pipelines of blocks
         try:
             file = expand_user(name) / index_name
-            if reference.kind == "hub":
-                check_hub(reference.name, reference.revision)
-                file = Path(hf_hub_download(reference.name, index_name, revision=reference.revision))
+            if parsed.kind == "hub":
+                check_hub(parsed.name, parsed.revision)
+                file = Path(hf_hub_download(parsed.name, index_name, revision=parsed.revision))
             index = json.loads(file.read_text(encoding="utf-8"))
         except UserError:  # a hub that does not answer: the loader will explain
             break

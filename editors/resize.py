@@ -1,4 +1,4 @@
-"""Resizes input images, and computes the sizes of outputs, by the rules that rows of presets.yaml name.
+"""Resizes input images, and computes the sizes of outputs, by rules that presets.yaml names.
 
 A function has the name of its rule. Images are (H, W, 3) uint8 RGB; lengths are in pixels.
 """
@@ -72,7 +72,8 @@ RULES: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {"r64": r64, "squash
 def area32(size: Size, resolution: int) -> Size:
     """Size with the image's aspect ratio, an area near resolution x resolution, sides in multiples of 32."""
     ratio = math.sqrt(size[0] / size[1])
-    return max(32, round(resolution * ratio / 32) * 32), max(32, round(resolution * (1 / ratio) / 32) * 32)
+    width, height = resolution * ratio, resolution * (1 / ratio)
+    return max(32, round(width / 32) * 32), max(32, round(height / 32) * 32)
 
 
 def kontext(size: Size, resolution: int) -> Size:
@@ -83,13 +84,13 @@ def kontext(size: Size, resolution: int) -> Size:
     """
     widths = (672, 688, 720, 752, 800, 832, 880, 944, 1024, 1104, 1184, 1248, 1328, 1392, 1456, 1504, 1568)
     sizes = zip(widths, reversed(widths), strict=True)  # the heights are the same numbers
-    width, height = min(sizes, key=lambda shape: abs(size[0] / size[1] - shape[0] / shape[1]))
+    width, height = min(sizes, key=lambda one: abs(size[0] / size[1] - one[0] / one[1]))
     scale = resolution / 1024
     return max(16, round(width * scale / 16) * 16), max(16, round(height * scale / 16) * 16)
 
 
 def chronoedit(size: Size, resolution: int) -> Size:
-    """Size with an area near resolution x resolution (960: 720 x 1280), sides floored to multiples of 16.
+    """Size with an area near resolution x resolution (for 960: 720 x 1280), sides floored to multiples of 16.
 
     Source: example in diffusers 0.42.1, pipelines/chronoedit/pipeline_chronoedit.py.
     """
@@ -98,9 +99,13 @@ def chronoedit(size: Size, resolution: int) -> Size:
     return max(16, width), max(16, height)
 
 
-#: Name -> function of (size of the image, resolution) that returns the size of the result.
+def r64_output(size: Size, resolution: int) -> Size:
+    return r64_size(*size, resolution)
+
+
+#: Rule -> function of (size of the image, resolution) that returns the size of the result.
 SIZES: dict[str, Callable[[Size, int], Size]] = {
-    "r64": lambda size, resolution: r64_size(*size, resolution),
+    "r64": r64_output,
     "area32": area32,
     "kontext": kontext,
     "chronoedit": chronoedit,

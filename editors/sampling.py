@@ -1,5 +1,5 @@
-"""Sampling of InstructPix2Pix models: schedulers, classifier-free guidance by instruction and image, the
-Euler-ancestral step, and noise by sample. `InstructPix2Pix` and `Zone` loop over these functions."""
+"""Functions that sample from InstructPix2Pix models: schedulers, classifier-free guidance by instruction and
+image, the Euler-ancestral step, and noise by sample. `InstructPix2Pix` and `Zone` loop over them."""
 
 from __future__ import annotations
 
@@ -82,20 +82,22 @@ class Guidance:
 
     def check_scales(self, text_scale: float, image_scale: float) -> None:
         """Raises EditorError for a scale that the formula does not allow."""
-        numeric = isinstance(text_scale, numbers.Real) and isinstance(image_scale, numbers.Real)
-        fits = numeric and self.text_above < text_scale < math.inf
-        if not (fits and self.image_least <= image_scale < math.inf):
+        text_fits = isinstance(text_scale, numbers.Real) and self.text_above < text_scale < math.inf
+        image_fits = isinstance(image_scale, numbers.Real) and self.image_least <= image_scale < math.inf
+        if not (text_fits and image_fits):
             raise EditorError(
                 f"guidance_scale is {text_scale!r} and image_guidance_scale is {image_scale!r}; they must be "
                 f"> {self.text_above} and >= {self.image_least}"
             )
 
 
-GUIDANCES = {  # branches, function, bounds of s_T and s_I
+IP2P = ((True, True), (False, True), (False, False))  # branches
+INSTRUCT_DIFFUSION = ((True, True), (False, True), (True, False))
+GUIDANCES = {
     # Below 1 diffusers disables guidance, unlike the original code.
-    "ip2p": Guidance(((True, True), (False, True), (False, False)), guide, 1, 1),
+    "ip2p": Guidance(IP2P, guide, text_above=1, image_least=1),
     # Published task presets go down to 1.0 and 0.5.
-    "instructdiffusion": Guidance(((True, True), (False, True), (True, False)), guide_both, 0, 0),
+    "instructdiffusion": Guidance(INSTRUCT_DIFFUSION, guide_both, text_above=0, image_least=0),
 }
 
 
@@ -129,7 +131,8 @@ class SampleNoise:
 
     def __init__(self, seeds: Sequence[int], shape: tuple[int, ...], device: torch.device) -> None:
         self._generators = [torch.Generator("cpu").manual_seed(int(seed)) for seed in seeds]
-        self._shape, self._device = (len(seeds), *shape), device
+        self._shape = (len(seeds), *shape)
+        self._device = device
 
     def draw(self) -> Tensor:
         """(B, *shape) float32 on the device."""

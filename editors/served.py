@@ -1,7 +1,7 @@
 """Edits images with models behind OpenAI's `images.edit`, also offered by Azure, vLLM-Omni, SGLang, LiteLLM.
 
-Users name one `openai:URL#MODEL`, or `openai:MODEL` at OPENAI_BASE_URL (default: OpenAI). Parts: sizes to ask
-for; the editor; reading of replies.
+Users name a model `openai:URL#MODEL`, or `openai:MODEL` at OPENAI_BASE_URL (default: OpenAI). Parts: sizes to
+ask for; the editor; reading of replies.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from nein.loading.digests import Json
 from nein.loading.service import WITHHELD, NoAnswer, Service, encode_png
 
 Size = tuple[int, int]  # (width, height)
-#: Sizes (width, height) of GPT image models before gpt-image-2. Source: openai-python,
-#: types/image_edit_params.py.
+#: Sizes of GPT image models before gpt-image-2. Source: openai-python, types/image_edit_params.py.
 THREE_SIZES = ((1024, 1024), (1536, 1024), (1024, 1536))
 
 
 def nearest_of_three(size: Size) -> Size:
     """Size in `THREE_SIZES` with the nearest aspect ratio."""
-    return min(THREE_SIZES, key=lambda shape: abs(math.log(shape[0] / shape[1] * size[1] / size[0])))
+    return min(THREE_SIZES, key=lambda one: abs(math.log(one[0] / one[1] * size[1] / size[0])))
 
 
 def megapixel(size: Size) -> Size:
@@ -43,7 +42,7 @@ def round_size(size: tuple[float, float]) -> Size:
     return 16 * width, 16 * max(1, round(width * size[1] / size[0]))
 
 
-#: Fields of a request that users cannot set.
+#: Fields of the request that users cannot set.
 RESERVED = ("image", "prompt", "model", "n", "mask", "markup", "stream", "partial_images")
 #: Options of `Service`; all others are fields of the request.
 SENDING = ("concurrency", "timeout", "retries", "spending")
@@ -57,8 +56,8 @@ class ServedEditor(RemoteEditor):
     options  `SENDING`, and further fields of the request.
     """
 
-    path = "/images/edits"
-    draws = False  # whether no image is sent, only the text
+    path = "/images/edits"  # below the URL
+    text_only = False  # whether no image is sent
 
     def __init__(
         self, reference: str, *, size: str | None = None, seed: int | None = None, **options: Any
@@ -70,23 +69,23 @@ class ServedEditor(RemoteEditor):
         sending = {name: options.pop(name) for name in SENDING if name in options}
         self._service = Service(url, self.model, **{"timeout": 300.0, **sending})
         super().__init__(f"openai:#{self.model}", self._service.concurrency, self._service.pace)
-        hosted = bool(self._service.host)
+        is_hosted = bool(self._service.host)
         if self.model.startswith(("gpt-image-1", "chatgpt-image")):
             self._choose_size = nearest_of_three
         else:
-            self._choose_size = megapixel if hosted else round_size
+            self._choose_size = megapixel if is_hosted else round_size
         self.size, self.seed, self.options = size, seed, options
-        self.seeded = seed is None and not hosted
+        self.seeded = seed is None and not is_hosted
         self._service.check()
         self.usage = self._service.usage
 
     def describe(self) -> Json:
-        chosen = "own" if self._choose_size is round_size else self._choose_size.__name__
+        rule = "own" if self._choose_size is round_size else self._choose_size.__name__
         return {
             "editor": self.name,
             "class": type(self).__name__,
             "model": self.model,
-            "size": self.size or chosen,
+            "size": self.size or rule,
             "seed": "the sample's, modulo 2**31" if self.seeded else self.seed,
             "options": dict(sorted(self.options.items())),
             "sent": "PNG",
@@ -107,12 +106,12 @@ class ServedEditor(RemoteEditor):
         if request.negative_prompt:
             body["negative_prompt"] = request.negative_prompt
         try:
-            png = None if self.draws else encode_png(request.image)
+            png = None if self.text_only else encode_png(request.image)
             reply = self._service.send(self.path, body, image=png)
             image = read_image(reply)
         except NoAnswer as failure:
-            refused, transient = failure.kind == WITHHELD, failure.transient
-            return EditResult(request.id, None, str(failure), refused=refused, transient=transient)
+            refused = failure.kind == WITHHELD
+            return EditResult(request.id, None, str(failure), refused=refused, transient=failure.transient)
         self._service.count(images=1)
         returned = f"{image.shape[1]}x{image.shape[0]}"
         return EditResult(request.id, image, note=f"size wanted {size}, returned {returned}")

@@ -1,6 +1,6 @@
-"""Text-to-image models as editors of an empty canvas: the instruction is the prompt.
+"""Loads text-to-image models as editors that ignore the source image, with the instruction as the prompt.
 
-diffusers:MODEL, nano:NAME           a pipeline of `text_to_image` in presets.yaml: a folder or hub id
+diffusers:MODEL, nano:NAME           a pipeline (`text_to_image` in presets.yaml): a folder, hub id or NAME
 openai:URL#MODEL, openai:MODEL       `images.generate` of OpenAI, and servers of the same shape
 FILE.py:FUNCTION, module:function    (prompt[, seed]) -> image
 """
@@ -15,31 +15,34 @@ from nein.editors.presets import split_address
 from nein.editors.served import ServedEditor
 from nein.loading.references import expand_user, load_attribute, locate_embedded, parse_reference
 
+#: Forms of `--generator`; a folder of images is read by the command itself.
 FORMS = "a folder of images, diffusers:MODEL, nano:NAME, openai:URL#MODEL or FILE.py:FUNCTION"
-SIDE = 1024  # pixels of the canvas; also requested of served models without a default size
+SIDE = 1024  # pixels of the blank source image, from which served models take the size of the result
 
 
 class DrawingFunction(FunctionEditor):
-    draws = True  # the function gets no image: (prompt[, seed])
+    text_only = True
 
 
 class ServedGenerator(ServedEditor):
-    path, draws = "/images/generations", True  # the request holds no image
+    path = "/images/generations"
+    text_only = True
 
 
 def find_pipeline(reference: str) -> str | None:
-    """Folder, hub id or nano:NAME of a pipeline; None for a served model or a function. Checks the reference,
-    loads no model. Raises EditorError if it is not a generator."""
-    kind, model = parse_reference(reference).kind, reference.removeprefix("diffusers:")
-    if model != reference or kind == "embedded":
+    """Folder, hub id or nano:NAME of the pipeline that a reference names; None for a served model or a
+    function. Loads no model. Raises EditorError if the reference is not a generator."""
+    kind = parse_reference(reference).kind
+    if reference.startswith("diffusers:") or kind == "embedded":
+        model = reference.removeprefix("diffusers:")
         location = parse_reference(locate_embedded(model))
         if location.kind not in ("hub", "embedded") and not expand_user(location.name).is_dir():
             raise EditorError(f"There is no pipeline '{model}'; give a hub id (owner/name) or a folder.")
         return model
     if kind == "served":
-        split_address(reference)
+        split_address(reference)  # raises EditorError for a malformed address
     elif kind == "attribute":
-        load_attribute(reference)
+        load_attribute(reference)  # raises UserError if there is no such function
     else:
         raise EditorError(f"'{reference}' is not a generator; expected {FORMS}.")
     return None
@@ -52,7 +55,7 @@ def get_generator(reference: str, **options: Any) -> Editor:
         if model is not None:
             from nein.editors.pipelines import DiffusersGenerator
 
-            # The miniatures have settings of their own; other pipelines keep those of their class.
+            # Embedded pipelines have settings of their own; others keep those of their class.
             is_nano = parse_reference(model).kind == "embedded"
             defaults = {"steps": 20, "guidance_scale": 3.0} if is_nano else {"steps": None}
             return DiffusersGenerator(locate_embedded(model), name=reference, **{**defaults, **options})

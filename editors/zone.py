@@ -11,8 +11,7 @@ The class `Zone` loads the models and denoises (steps 0, 2, 3, 4); the functions
     6      drop small components of masks                12  paste the layer, mix its edge
 
 `protocol` "paper" follows the released code (github.com/lsl001006/ZONE @ 9788584), "fixed" the paper's text;
-each function says what differs. Masks are (H, W) bool, true in the edited region; images are (H, W, 3) uint8
-RGB.
+each function says what differs. Masks are (H, W) bool, true in the edited region; images (H, W, 3) uint8 RGB.
 """
 
 from __future__ import annotations
@@ -57,8 +56,8 @@ ACTIONS = ("CHANGE", "ADD", "REMOVE")
 # --- settings --------------------------------------------------------------------------------------------
 
 Count = Annotated[int, Field(ge=0, strict=True)]
-Size = Annotated[int, Field(ge=1, strict=True)]
-Level = Annotated[int, Field(ge=0, le=255, strict=True)]
+Positive = Annotated[int, Field(ge=1, strict=True)]
+Level = Annotated[int, Field(ge=0, le=255, strict=True)]  # of gray
 Share = Annotated[float, Field(ge=0, le=1, strict=True)]
 Amount = Annotated[float, Field(ge=0, strict=True)]
 
@@ -69,25 +68,25 @@ class Settings:
 
     protocol  "paper": the released code with its quirks. "fixed": the paper's text; padding is cropped, the
               image scaled back, and an image without a segment stays unedited.
-    branches  Guidance branches whose attention is read; None is "uncond" for "paper", whose code drops the
-              instruction's branch, and "text" for "fixed".
+    branches  Guidance branches whose attention is read. None: "text" for "fixed", "uncond" for "paper", whose
+              code drops the instruction's branch.
     """
 
     protocol: Literal["paper", "fixed"] = "paper"
     blend_beta: Amount = 0.2  # step 2: weight of MagicBrush's latents for REMOVE; else `OTHER_BLEND`
     branches: Literal["text", "uncond"] | None = None
-    map_stride: Size = 32  # step 3: pixels per cell of the attention maps
+    map_stride: Positive = 32  # step 3: pixels per cell of the attention maps
     against: Literal["last", "words"] = "last"  # step 5, `choose_rival`
     floor: Literal["zero", "least"] = "zero"  # step 5, `stretch`
     mask_threshold: Level = 108  # step 5, on doubled differences; released code: 108, paper's text: 128
     least_area: Count = 64  # step 6: pixels of a component
-    points_per_side: Size = 32  # step 7: SAM's grid of query points
+    points_per_side: Positive = 32  # step 7: SAM's grid of query points
     segment_quality: Share = 0.88  # least predicted IoU of a segment
     segment_stability: Share = 0.95  # least IoU with itself at shifted cut-offs
-    dilation: Size = 4  # step 9
+    dilation: Positive = 4  # step 9: the segment grows by it
     smooth_radius: Amount = 200.0  # step 11: frequencies kept, per image (the code calls it high-pass)
     smooth_threshold: Level = 30  # grey levels that count as a difference
-    smooth_closing: Size = 21  # side of the square that closes gaps
+    smooth_closing: Positive = 21  # side of the square that closes gaps
     edge_alpha: Share = 0.6  # step 12: weight of the edit in the edge
 
 
@@ -97,11 +96,11 @@ class Settings:
 OTHER_BLEND = 0.01
 
 
-class Instruction(NamedTuple):
+class ParsedInstruction(NamedTuple):
     """What step 1 finds in an instruction."""
 
     action: str  # of `ACTIONS`
-    tokens: int  # including both end marks
+    tokens: int  # number, with both end marks
 
 
 class Zone(InstructPix2Pix):
@@ -115,7 +114,7 @@ class Zone(InstructPix2Pix):
     A result's note has the action and the segment, or the step that found none.
     """
 
-    _SCHEDULER = staticmethod(dpm_solver)
+    _SCHEDULER = staticmethod(dpm_solver)  # in place of the Euler-ancestral one of InstructPix2Pix
 
     def __init__(
         self,
@@ -129,9 +128,9 @@ class Zone(InstructPix2Pix):
         resolution: int = 512,
         **options: Any,
     ) -> None:
-        own = {item.name: options.pop(item.name) for item in fields(Settings) if item.name in options}
+        given = {field.name: options.pop(field.name) for field in fields(Settings) if field.name in options}
         try:
-            settings = Settings(**own)
+            settings = Settings(**given)
         except ValidationError as error:
             first = error.errors()[0]
             raise EditorError(f"{first['loc'][0]} is {first['input']!r}; {first['msg'].lower()}") from None
@@ -141,13 +140,13 @@ class Zone(InstructPix2Pix):
         # Loaded first, since this file is missing most often.
         self._classifier = load_classifier(action)
         super().__init__(checkpoint, name=name, steps=steps, resize="zone", resolution=resolution, **options)
-        other = load_pipeline(magicbrush)
-        self._other_unet = place_module(other.pipeline.unet, self._device, self._dtype)
-        install_processors(self._other_unet)
+        loaded = load_pipeline(magicbrush)
+        self._magicbrush_unet = place_module(loaded.pipeline.unet, self._device, self._dtype)
+        install_processors(self._magicbrush_unet)
         self._segmenter = Segmenter(sam, self._device, settings)
         weights = {key: tensor.tolist() for key, tensor in self._classifier.state_dict().items()}
-        self._others = {
-            "magicbrush": {"checkpoint": magicbrush, "sha256": other.weights_sha256},
+        self._other_models = {  # for `describe`
+            "magicbrush": {"checkpoint": magicbrush, "sha256": loaded.weights_sha256},
             "sam": {"checkpoint": sam, "sha256": self._segmenter.sha256},
             "action": {"checkpoint": action, "sha256": json_digest(weights)},
         }
@@ -155,66 +154,67 @@ class Zone(InstructPix2Pix):
         self._classify = functools.lru_cache(CACHED_TEXTS)(self._classify_new)
 
     def describe(self) -> Json:
-        return {**super().describe(), "models": self._others, **asdict(self.settings)}
+        return {**super().describe(), "models": self._other_models, **asdict(self.settings)}
 
     def _edit_batch(self, items: list[Item]) -> list[EditResult]:
         """Edit a batch of images of one size. B: batch size, K: guidance branches."""
-        instructions = [self._classify(request.instruction) for request, _ in items]  # step 1
+        parsed = [self._classify(request.instruction) for request, _ in items]  # step 1
         texts, conditions, notes = self._encode_items(items)  # (K * B, tokens, width), (K * B, 4, h, w)
 
         # Steps 3 and 4: only the attention of InstructPix2Pix is recorded.
         rows, columns = (math.ceil(side / self.settings.map_stride) for side in items[0][1].shape[:2])
         record = AttentionRecord(len(items), (rows, columns), str(self.settings.branches))
-        attention = self._make_attention_arguments(items)
-        recorded = {**attention, "record": record}
+        arguments = self._make_attention_arguments(items)
+        recording = {**arguments, "record": record}
 
         # Step 2: x, the latents of InstructPix2Pix, become (x + b y) / (1 + b) after each step; y, those of
         # MagicBrush, do not depend on x. A scheduler stores its last outputs: one per model and batch.
-        scheduler, other_scheduler = (self._make_scheduler(self._scheduler.config) for _ in range(2))
-        betas = [self.settings.blend_beta if i.action == "REMOVE" else OTHER_BLEND for i in instructions]
+        x_scheduler = self._make_scheduler(self._scheduler.config)
+        y_scheduler = self._make_scheduler(self._scheduler.config)
+        betas = [self.settings.blend_beta if p.action == "REMOVE" else OTHER_BLEND for p in parsed]
         b = torch.tensor(betas, dtype=torch.float32, device=self._device).view(-1, 1, 1, 1)  # (B, 1, 1, 1)
         noise = SampleNoise([request.seed for request, _ in items], tuple(conditions.shape[1:]), self._device)
-        x = y = noise.draw() * float(scheduler.init_noise_sigma)  # (B, 4, h, w)
-        for t in scheduler.timesteps:
-            scaled = other_scheduler.scale_model_input(y, t)
-            guided = self._predict(self._other_unet, scaled, t, texts, conditions, attention)
-            y = other_scheduler.step(guided, t, y, return_dict=False)[0]
-            scaled = scheduler.scale_model_input(x, t)
-            guided = self._predict(self._unet, scaled, t, texts, conditions, recorded)
-            x = scheduler.step(guided, t, x, return_dict=False)[0]
+        x = y = noise.draw() * float(x_scheduler.init_noise_sigma)  # (B, 4, h, w)
+        for t in x_scheduler.timesteps:
+            scaled = y_scheduler.scale_model_input(y, t)
+            guided = self._predict(self._magicbrush_unet, scaled, t, texts, conditions, arguments)
+            y = y_scheduler.step(guided, t, y, return_dict=False)[0]
+            scaled = x_scheduler.scale_model_input(x, t)
+            guided = self._predict(self._unet, scaled, t, texts, conditions, recording)
+            x = x_scheduler.step(guided, t, x, return_dict=False)[0]
             x = (x + b * y) / (1 + b)
 
         # Steps 5 to 12, sample by sample
         maps = record.mean().cpu().numpy()  # (B, rows, columns, T)
-        edits = self._decode_images(x)
         results = []
-        for item, edit, instruction, attention, note in zip(
-            items, edits, instructions, maps, notes, strict=True
-        ):
+        for index, edit in enumerate(self._decode_images(x)):
+            item, note = items[index], notes[index]
             if edit is None:
-                results.append(self._make_result(item[0], edit, note))
+                results.append(self._make_result(item[0], None, note))
             else:
-                results.append(self._compose(item, edit, instruction, attention, note))
+                results.append(self._compose(item, edit, parsed[index], maps[index], note))
         return results
 
-    def _classify_new(self, text: str) -> Instruction:
+    def _classify_new(self, text: str) -> ParsedInstruction:
         """Step 1. One text per call, so that the result does not depend on the batch."""
         encoded = self._tokenize(text)
         mask = encoded["attention_mask"]
         states = self._text_encoder(encoded["input_ids"], attention_mask=mask)[0]  # (1, T, width)
-        logits, tokens = self._classifier(states[0].float()).cpu(), int(mask.sum())  # (T, 3)
-        return Instruction(decide_action(logits, tokens, self.settings.protocol), tokens)
+        logits = self._classifier(states[0].float()).cpu()  # (T, 3)
+        tokens = int(mask.sum())
+        return ParsedInstruction(decide_action(logits, tokens, self.settings.protocol), tokens)
 
     def _compose(
-        self, item: Item, edit: Array, instruction: Instruction, attention: Array, note: str
+        self, item: Item, edit: Array, parsed: ParsedInstruction, attention: Array, note: str
     ) -> EditResult:
         """Steps 5 to 12 for one sample. edit: of the whole frame; attention: (h, w, T)."""
         request, framed = item
-        settings, protocol = self.settings, self.settings.protocol
-        fixed, removes = protocol == "fixed", instruction.action == "REMOVE"
+        settings = self.settings
+        protocol = settings.protocol
+        removes = parsed.action == "REMOVE"
 
         # Steps 5 and 6: rough mask
-        rival = choose_rival(attention, instruction.tokens, settings.against)
+        rival = choose_rival(attention, parsed.tokens, settings.against)
         apart = subtract_maps(attention[..., 0], rival, settings.floor)  # (h, w) uint8
         rough = make_rough_mask(apart, (framed.shape[1], framed.shape[0]), settings.mask_threshold)
         rough = drop_small(rough, settings.least_area, protocol)
@@ -242,13 +242,13 @@ class Zone(InstructPix2Pix):
             status = f"none of {len(segments)} segments overlaps with the region"
         else:
             status = "the segment is smaller than the least area"
-        note = "; ".join(part for part in (note, f"{instruction.action}, {status}") if part)
-        if number is None and not fixed:
+        note = "; ".join(part for part in (note, f"{parsed.action}, {status}") if part)
+        if number is None and protocol == "paper":
             reason = f"{status}; the released code of ZONE ends here, and protocol 'fixed' goes on"
             return EditResult(request.id, None, reason, note)
 
         # Only "fixed" undoes step 0: crop the padding, scale back.
-        if fixed:
+        if protocol == "fixed":
             note += "" if fine.any() else ": the picture as it was"
             height, width = request.image.shape[:2]
             frame = zone_frame(width, height, self.resolution)
@@ -263,7 +263,7 @@ class Zone(InstructPix2Pix):
 
 
 class ActionClassifier(nn.Module):
-    """States (..., width) -> logits (..., 3) over `ACTIONS`; two linear layers, as in the released file."""
+    """States (..., width) -> logits (..., 3) over `ACTIONS`; layers and names of the released file."""
 
     def __init__(self, width: int, hidden: int = 128) -> None:
         super().__init__()
@@ -289,8 +289,8 @@ def decide_action(logits: Tensor, tokens: int, protocol: str) -> str:
     """Action of an instruction. logits: (T, 3); tokens: number of positions that are not padding.
 
     "fixed": the class with the largest logit at any real token. "paper": the class whose largest logit has
-    the latest of all T positions (the first of equal ones), since the released code uses the indices of
-    torch.max instead of its values.
+    the latest position (the first of equal ones) of all T: the released code uses the indices of torch.max
+    instead of its values.
     """
     if protocol == "paper":
         # `argmax` does not return the first of equal positions on every device.
@@ -314,16 +314,17 @@ def choose_rival(attention: Array, tokens: int, against: str) -> Array:
 
 
 def stretch(attention: Array, floor: str = "zero") -> Array:
-    """(h, w) float >= 0 -> uint8, truncated: the maximum becomes 255; 0 ("least": the minimum) 0."""
+    """(h, w) float >= 0 -> uint8, truncated. The maximum becomes 255; 0 stays 0, or with floor "least" the
+    minimum becomes 0."""
     low = float(attention.min()) if floor == "least" else 0.0
-    top = float(attention.max()) - low
-    return (255 * ((attention - low) / top) if top > 0 else np.zeros_like(attention)).astype(np.uint8)
+    span = float(attention.max()) - low
+    return (255 * ((attention - low) / span) if span > 0 else np.zeros_like(attention)).astype(np.uint8)
 
 
 def subtract_maps(first: Array, rival: Array, floor: str = "zero") -> Array:
     """Stretched attention (h, w) to the first token minus that to its rival, cut at 0: (h, w) uint8."""
-    a, b = (stretch(attention, floor).astype(np.int16) for attention in (first, rival))
-    return np.clip(a - b, 0, 255).astype(np.uint8)
+    difference = stretch(first, floor).astype(np.int16) - stretch(rival, floor).astype(np.int16)
+    return np.clip(difference, 0, 255).astype(np.uint8)
 
 
 def make_rough_mask(difference: Array, size: tuple[int, int], threshold: int) -> Array:
@@ -364,9 +365,8 @@ class Segmenter:
     def __init__(self, checkpoint: str, device: torch.device, settings: Settings) -> None:
         source, revision = locate(checkpoint)
         with explain_errors(checkpoint):
-            model: Any = load_complete(
-                SamModel, checkpoint, source, revision, use_safetensors=True, dtype=torch.float32
-            )
+            options: dict[str, Any] = {"use_safetensors": True, "dtype": torch.float32}
+            model: Any = load_complete(SamModel, checkpoint, source, revision, **options)
             processor = SamImageProcessor.from_pretrained(source, revision=revision or "main")
             self.sha256 = content_hash({"sam": model})
             model.eval().requires_grad_(False)
@@ -376,24 +376,22 @@ class Segmenter:
     def __call__(self, image: Array) -> list[Array]:
         """Segments (H, W) bool of an image (H, W, 3) uint8, by falling confidence; may be none."""
         settings = self._settings
-        # Not `self._generate(image)`, whose data loader draws from the global generator.
-        result = self._generate.run_single(
-            Image.fromarray(image),
-            {"points_per_crop": settings.points_per_side, "points_per_batch": 64},
-            {
-                "pred_iou_thresh": settings.segment_quality,
-                "stability_score_thresh": settings.segment_stability,
-            },
-            {"crops_nms_thresh": 0.7},
-        )
+        points = {"points_per_crop": settings.points_per_side, "points_per_batch": 64}
+        quality, stability = settings.segment_quality, settings.segment_stability
+        limits = {"pred_iou_thresh": quality, "stability_score_thresh": stability}
+        # Not `self._generate(image)`, whose data loader draws from the global generator. Its parameters are
+        # those of preprocessing, of the model, and of postprocessing.
+        result = self._generate.run_single(Image.fromarray(image), points, limits, {"crops_nms_thresh": 0.7})
         return [np.asarray(mask, dtype=bool) for mask in result["masks"]]
 
 
 def best_segment(rough: Array, segments: Sequence[Array]) -> tuple[int | None, float]:
     """(index of the segment with the highest IoU with `rough`, that IoU); (None, 0.0) if none overlaps."""
     overlaps = [float((rough & segment).sum() / max((rough | segment).sum(), 1)) for segment in segments]
-    best = int(np.argmax(overlaps)) if overlaps else 0  # the first of equals
-    return (best, overlaps[best]) if any(overlaps) else (None, 0.0)
+    if not any(overlaps):
+        return None, 0.0
+    best = int(np.argmax(overlaps))  # the first of equals
+    return best, overlaps[best]
 
 
 # --- steps 11 and 12: paste the layer with a smooth edge -------------------------------------------------
@@ -406,22 +404,22 @@ def find_smooth_edge(source: Array, edited: Array, dilated: Array, settings: Set
     "paper" weighs gray as if RGB were BGR, wraps values above 255, and centers the disk of frequencies at row
     W // 2 and column H // 2, since the released code swaps the two for OpenCV; "fixed" does none of that.
     """
-    paper = settings.protocol == "paper"
+    is_paper = settings.protocol == "paper"
     grays = []  # (H, W) float64, of the edit and of the source
     for image in (edited, source):
         inside = np.where(dilated[..., None], image, 0).astype(np.uint8)
-        if paper:
-            inside = inside[..., ::-1]
+        if is_paper:
+            inside = inside[..., ::-1]  # RGB -> BGR
         grays.append(np.asarray(Image.fromarray(np.ascontiguousarray(inside)).convert("L"), np.float64))
 
     # Difference of the low frequencies, in gray levels
     height, width = dilated.shape
-    row, column = (width // 2, height // 2) if paper else (height // 2, width // 2)
+    row, column = (width // 2, height // 2) if is_paper else (height // 2, width // 2)
     y, x = np.ogrid[:height, :width]
     low_pass = (y - row) ** 2 + (x - column) ** 2 <= settings.smooth_radius**2
     spectrum_edited, spectrum_source = (np.fft.fftshift(np.fft.fft2(gray)) * low_pass for gray in grays)
     apart = np.abs(np.fft.ifft2(np.fft.ifftshift(spectrum_edited - spectrum_source))).astype(np.int64)
-    apart = apart % 256 if paper else np.minimum(apart, 255)
+    apart = apart % 256 if is_paper else np.minimum(apart, 255)
 
     different = (apart > settings.smooth_threshold).astype(np.uint8)
     # Closing; pixels beyond the border neither grow nor shrink the mask.
@@ -441,7 +439,8 @@ def blend_layer(
     masks as bytes, and 0 - 255 wraps to 1; the layer is unused. "fixed" pastes the layer and mixes on the
     rest of M, which is the edge around the layer.
     """
-    alpha, paper = settings.edge_alpha, settings.protocol == "paper"
+    alpha = settings.edge_alpha
     mixed = (alpha * edited.astype(np.float64) + (1 - alpha) * source.astype(np.float64)).astype(np.uint8)
-    pasted, edge = (smooth, smooth ^ fine) if paper else (layer, smooth & ~layer)
+    is_paper = settings.protocol == "paper"
+    pasted, edge = (smooth, smooth ^ fine) if is_paper else (layer, smooth & ~layer)
     return np.where(edge[..., None], mixed, np.where(pasted[..., None], edited, source))

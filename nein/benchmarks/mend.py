@@ -67,7 +67,7 @@ def list_applicable(config: MendConfig) -> list[str]:
     """The remedies that need no second model and apply to this one, the cheapest first."""
     kind, name = find_kind(config), references.split_label(config.model)[1]
     if kind == "editor":
-        row = editor_choice.choose_editor(config.model, config.preset, {}).row
+        row = editor_choice.choose_editor(config.model, config.preset, {}).editor
         pairs = editor_remedies.BY_RULE.items()
         return [remedy for remedy, needs in pairs if not needs or editors.supports(row, needs)]
     if kind == "encoder":

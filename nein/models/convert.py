@@ -18,6 +18,8 @@ from nein.loading.digests import Json, file_sha256
 from nein.loading.errors import UserError
 from nein.loading.references import TEXTS, Need, parse_reference
 
+SUFFIXES = (".ckpt", ".pt", ".pth", ".bin", ".safetensors")
+
 
 @dataclass(kw_only=True)
 class ConvertConfig(Options):
@@ -39,15 +41,12 @@ def run(options: ConvertConfig) -> None:
     convert(options.source, options.folder, ema=options.ema, config=options.base)
 
 
-SUFFIXES = (".ckpt", ".pt", ".pth", ".bin", ".safetensors")
-
-
 def convert(source: Path, folder: Path, *, ema: bool | None = None, config: str | None = None) -> Path:
     """Write `source` as a folder in diffusers' layout, float32; returns it. Raises UserError, EditorError.
 
-    source  .safetensors, .ckpt, .pt, .pth or .bin file; its UNet has 8 input channels, or 4 (to be trained).
+    source  File with one of `SUFFIXES`; its UNet has 8 input channels, or 4 (to be trained).
     folder  Must not exist; appears only once it is complete.
-    ema     Which set of UNet weights, where the file holds both.
+    ema     Whether to take averaged weights of the UNet; None: the file has only one set of weights.
     config  Folder or hub id with the configurations and the tokenizer; default timbrooks/instruct-pix2pix.
     """
     if not source.is_file():
@@ -66,8 +65,11 @@ def convert(source: Path, folder: Path, *, ema: bool | None = None, config: str 
         if config is not None and Path(config).exists():
             facts["config"] = Path(config).name  # other machines have other paths
         (draft / ORIGIN).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-    kinds = {True: "averaged (EMA)", False: "trained, not averaged (non-EMA)", None: "the file's only ones"}
-    print(f"{folder}: a pipeline in diffusers' layout; weights of the UNet: {kinds[origin['ema']]}.")
+    if origin["ema"] is None:
+        taken = "the file's only ones"
+    else:
+        taken = "averaged (EMA)" if origin["ema"] else "trained, not averaged (non-EMA)"
+    print(f"{folder}: a pipeline in diffusers' layout; weights of the UNet: {taken}.")
     if origin["left_out"]:
         print(f"Ignored classes: {', '.join(origin['left_out'])}.")
     return folder
@@ -79,12 +81,12 @@ UNET, EMA = "model.diffusion_model.", "model_ema."
 
 
 def read_file(path: Path, *, ema: bool | None = None, config: str | None = None) -> tuple[Any, Json]:
-    """A StableDiffusionInstructPix2PixPipeline on the CPU in float32, and its origin. diffusers maps the
-    names; `load_state_dict(strict=True)` checks that every tensor arrives. Raises EditorError."""
+    """A StableDiffusionInstructPix2PixPipeline on the CPU in float32, and its origin: facts for ORIGIN.
+    diffusers maps the names of tensors; strict loading checks that all arrive. Raises EditorError."""
     import diffusers
     import torch
     from accelerate import init_empty_weights
-    from diffusers.loaders import single_file_utils as names
+    from diffusers.loaders import single_file_utils
     from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
     from nein.editors.checkpoint import check_channels, explain_errors
@@ -101,38 +103,40 @@ def read_file(path: Path, *, ema: bool | None = None, config: str | None = None)
     first = f"{UNET}input_blocks.0.0.weight"
     if first not in tensors:
         raise UserError(f"'{path}' is not in the original latent-diffusion format: it has no tensor {first}")
-    inputs = tensors[first].shape[1]  # channels
-    check_channels(inputs, str(path), (4, 8))
+    in_channels = tensors[first].shape[1]
+    check_channels(in_channels, str(path), (4, 8))
     is_average = _choose_unet(tensors, ema, path)
 
     # Configurations and tokenizer
     reference = config or DEFAULT_CONFIG
     parsed = parse_reference(reference)
-    source: dict[str, Any] = {"pretrained_model_name_or_path": parsed.name, "revision": parsed.revision}
+    where: dict[str, Any] = {"pretrained_model_name_or_path": parsed.name, "revision": parsed.revision}
     with explain_errors(reference):
-        unet_config = diffusers.UNet2DConditionModel.load_config(**source, subfolder="unet")
-        vae_config = diffusers.AutoencoderKL.load_config(**source, subfolder="vae")
-        text_config = CLIPTextConfig.from_pretrained(**source, subfolder="text_encoder")
-        tokenizer = CLIPTokenizer.from_pretrained(**source, subfolder="tokenizer")
-        schedule = diffusers.StableDiffusionInstructPix2PixPipeline.load_config(**source)["scheduler"]
-        scheduler = getattr(diffusers, schedule[1]).load_config(**source, subfolder="scheduler")
-    unet_config["in_channels"] = inputs
+        unet_config = diffusers.UNet2DConditionModel.load_config(**where, subfolder="unet")
+        vae_config = diffusers.AutoencoderKL.load_config(**where, subfolder="vae")
+        text_config = CLIPTextConfig.from_pretrained(**where, subfolder="text_encoder")
+        tokenizer = CLIPTokenizer.from_pretrained(**where, subfolder="tokenizer")
+        _, scheduler_class = diffusers.StableDiffusionInstructPix2PixPipeline.load_config(**where)[
+            "scheduler"
+        ]
+        scheduler_config = getattr(diffusers, scheduler_class).load_config(**where, subfolder="scheduler")
+    unet_config["in_channels"] = in_channels
 
     # Models, first without memory, then with the tensors under diffusers' names
     with init_empty_weights(include_buffers=False):
         unet: Any = diffusers.UNet2DConditionModel.from_config(unet_config)
         vae: Any = diffusers.AutoencoderKL.from_config(vae_config)
         text_encoder = CLIPTextModel(text_config)
-    # Older files store position_ids, which are computed now; versions differ in the level "text_model.".
-    level = "text_model." if next(iter(text_encoder.state_dict())).startswith("text_model.") else ""
-    text_state = {
-        level + name.removeprefix("text_model."): tensor
-        for name, tensor in names.convert_ldm_clip_checkpoint(tensors).items()
-        if not name.endswith("position_ids")
-    }
+    # Versions of transformers differ in the prefix "text_model."; older files store position_ids, too.
+    has_prefix = all(name.startswith("text_model.") for name in text_encoder.state_dict())
+    text_state = {}
+    for name, tensor in single_file_utils.convert_ldm_clip_checkpoint(tensors).items():
+        if not name.endswith("position_ids"):
+            plain = name.removeprefix("text_model.")
+            text_state[f"text_model.{plain}" if has_prefix else plain] = tensor
     for module, state in (
-        (unet, names.convert_ldm_unet_checkpoint(tensors, unet_config)),
-        (vae, names.convert_ldm_vae_checkpoint(tensors, vae_config)),
+        (unet, single_file_utils.convert_ldm_unet_checkpoint(tensors, unet_config)),
+        (vae, single_file_utils.convert_ldm_vae_checkpoint(tensors, vae_config)),
         (text_encoder, text_state),
     ):
         with explain_errors(f"{path} with the configuration of {reference}"):
@@ -143,7 +147,7 @@ def read_file(path: Path, *, ema: bool | None = None, config: str | None = None)
         text_encoder=text_encoder,
         tokenizer=tokenizer,
         unet=unet,
-        scheduler=euler_ancestral(scheduler),
+        scheduler=euler_ancestral(scheduler_config),
         safety_checker=None,
         feature_extractor=None,
         requires_safety_checker=False,
@@ -154,11 +158,10 @@ def read_file(path: Path, *, ema: bool | None = None, config: str | None = None)
 
 
 def _choose_unet(tensors: dict[str, Any], ema: bool | None, path: Path) -> bool | None:
-    """Puts the chosen UNet under its plain names. Returns whether it is the average; None for a file with one
-    set of weights."""
-    average_names = {
-        name: EMA + name.removeprefix("model.").replace(".", "") for name in tensors if name.startswith(UNET)
-    }
+    """Puts the chosen UNet under its plain names in `tensors`. Returns whether it is the average; None for a
+    file with one set of weights."""
+    plain_names = [name for name in tensors if name.startswith(UNET)]
+    average_names = {name: EMA + name.removeprefix("model.").replace(".", "") for name in plain_names}
     missing = [name for name in average_names.values() if name not in tensors]
     if len(missing) == len(average_names):
         if ema:

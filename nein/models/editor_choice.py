@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 #: Options that do not change an image, not even its last bits; they may differ when a run resumes.
 WITHOUT_EFFECT = ("offload", "concurrency", "timeout", "retries")
-FAMILIES = ("qwen", "gpt", "gemini", "grok")  # names of models with editors and judges
+FAMILIES = ("qwen", "gpt", "gemini", "grok")  # part of the names of editors and of judges
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class EditorChoice:
 
     name: str  # as the user wrote it, with the remedy
     slug: str  # its folder in a run: its name, or the end of its path or hub id
-    row: str  # argument of `editors.get_editor`
+    editor: str  # name for `editors.get_editor`: a row, a plug-in or a reference
     checkpoint: str | None = None  # reference of the table or the user; None for editors without a model
     revision: str | None = None  # of the checkpoint
     options: Json = field(default_factory=dict)  # settings of the row, overridden by the command line
     instance: Any = None  # an editor in memory, from Python, or `ExternalEdits`
-    remedy: str = ""  # around the editor (`nein.models.remedies`)
+    remedy: str = ""  # around the editor (`nein.models.remedies`); "" for none
     without_remedy: EditorChoice | None = None  # the same editor, if there is a remedy
     edits_per_sample: int = 1
     uses_run_judge: bool = False  # whether the run's judge chooses among the edits
@@ -61,12 +61,12 @@ class EditorChoice:
 
     @property
     def requests(self) -> int | None:
-        """Number of parallel edits, each a block (0: as many as the command says); None: it takes batches."""
+        """Number of parallel edits, each a block; 0: as many as the command says; None: it edits batches."""
         if self.instance is not None:
             return getattr(self.instance, "concurrency", None)
-        if is_served(self.row) or "concurrency" in self.options:
+        if is_served(self.editor) or "concurrency" in self.options:
             return int(self.options.get("concurrency") or 0)
-        plugin = editors.load_plugin(self.row)
+        plugin = editors.load_plugin(self.editor)  # None for an editor of ours
         if plugin is None or isinstance(plugin, type):
             return 0 if getattr(plugin, "paid", False) else None
         return 1  # a function
@@ -74,23 +74,22 @@ class EditorChoice:
     def load(
         self, *, device: str, dtype: str, batch_size: int, services: Callable[[], Services] | None = None
     ) -> editors.Editor:
-        """The editor without its remedy. services: settings of editors behind an address. Raises
-        EditorError."""
+        """The editor without its remedy. services: settings of served editors. Raises EditorError."""
         if self.instance is not None:
             return self.instance
         settings: dict[str, Any] = {"device": device, "dtype": dtype, "batch_size": batch_size}
-        if services is not None and is_served(self.row):
+        if services is not None and is_served(self.editor):
             settings |= services().options
         if self.checkpoint is not None:
             settings |= {"checkpoint": self.checkpoint, "revision": self.revision}
-        return editors.get_editor(self.row, **{**settings, **self.options})
+        return editors.get_editor(self.editor, **{**settings, **self.options})
 
     def warn_of_kinship(self, judge: str) -> str:
         """A warning if the judge is of the editor's family, by their names; "" otherwise."""
-        models = [references.split_label(judge)[1], self.checkpoint or self.row]
-        names = [parse_reference(model).name.lower() for model in models]
+        judge_name = parse_reference(references.split_label(judge)[1]).name.lower()
+        editor_name = parse_reference(self.checkpoint or self.editor).name.lower()
         for family in FAMILIES:
-            if all(family in name for name in names):
+            if family in judge_name and family in editor_name:
                 return (
                     f"The judge '{judge}' and the editor '{self.name}' are of one family, {family}; judges "
                     "prefer their own (arXiv:2604.11589); compare with another judge."
@@ -103,16 +102,18 @@ class EditorChoice:
             return
         if self.checkpoint is not None:
             resolve(self.checkpoint)
-        row = editors.find_row(self.row)
-        for option, source in row.models.items() if row else ():
+        row = editors.find_row(self.editor)
+        if row is None:
+            return
+        for option, source in row.models.items():
             path = resolve(self.options[option])
-            if row and source is None and not is_local(path):
-                how = row.note.partition("; ")[0]
+            if source is None and not is_local(path):  # a file that the user must get
+                how = row.note.partition("; ")[0]  # the note begins with the way to get the file
                 raise UserError(f"Editor '{row.name}' has no file '{path}' for '{option}'. {how}.")
 
     def identity(self) -> Json:
         """The user's choice, for the manifest: names, options, and digests of files; loads nothing."""
-        facts: Json = {"editor": parse_reference(self.row).without_address}
+        facts: Json = {"editor": parse_reference(self.editor).without_address}
         if self.remedy:
             facts["mend"] = self.remedy
         if self.remedy.startswith("rewrite:"):
@@ -137,10 +138,11 @@ class EditorChoice:
 
     def _find_models(self) -> dict[str, str]:
         """Role -> reference of the editor's models and code, for digests."""
-        row = editors.find_row(self.row)
+        row = editors.find_row(self.editor)
         if row is None:
-            plugins = editors.find_plugins() if parse_reference(self.row).kind == "name" else {}
-            return {"editor": plugins[self.row].value if plugins else self.row}
+            if parse_reference(self.editor).kind == "name":
+                return {"editor": editors.find_plugins()[self.editor].value}  # module:attribute
+            return {"editor": self.editor}
         models = {}
         if self.checkpoint:
             models["checkpoint"] = self.checkpoint + (f"@{self.revision}" if self.revision else "")
@@ -165,22 +167,22 @@ def resolve_editors(
 
     names      An editor, a row, a reference, or "row=reference": the row's settings with another checkpoint;
                each may have a label before it: "mine=magicbrush=FOLDER". `all`: `every_editor`.
-    overrides  Options that at least one editor knows; those that know them get them.
+    overrides  Options, each for the editors that know it; at least one must.
     edited     A folder of edited images in place of editors, read `as_released`.
     mend       Remedies; every editor is repeated with each of them.
     """
     if edited is not None:
-        found = find_external_edits(expand_user(edited), as_released)
-        return [
-            EditorChoice(f"{edits.name}/{edits.track}", _folder_name(edits.name), edits.name, instance=edits)
-            for edits in found
-        ]
+        choices = []
+        for edits in find_external_edits(expand_user(edited), as_released):
+            name, slug = f"{edits.name}/{edits.track}", _make_folder_name(edits.name)
+            choices.append(EditorChoice(name, slug, edits.name, instance=edits))
+        return choices
     expanded: list[str] = []
     for name in names:
         expanded += every_editor(preset) if name == "all" else [name]
     distinct = list(dict.fromkeys(expanded))
 
-    # Overrides that no editor knows; the first editor's error names the options that it has.
+    # Overrides that no editor knows: `check` raises an error that names the options of the first editor.
     if all(references.get_object(name) is None for name in distinct):  # an editor in memory has its options
         rows = [editors.find_row(split_editor(name)[1]) for name in distinct]
         for option, value in overrides.items():
@@ -194,12 +196,14 @@ def resolve_editors(
         for remedy in mend:
             from nein.models.remedies import editors as remedies  # imports language models and rewards
 
-            remedies.check(remedy, plain.row)
-            count, judge = remedies.parse_best_of(remedy) if remedy.startswith(remedies.BEST_OF) else (1, "")
+            remedies.check(remedy, plain.editor)
+            count, judge = 1, ""
+            if remedy.startswith(remedies.BEST_OF):
+                count, judge = remedies.parse_best_of(remedy)
             mended = replace(
                 plain,
                 name=f"{plain.name}+{remedy}",
-                slug=f"{plain.slug}+{_folder_name(remedy)}",
+                slug=f"{plain.slug}+{_make_folder_name(remedy)}",
                 remedy=remedy,
                 without_remedy=plain,
                 edits_per_sample=count,
@@ -208,14 +212,13 @@ def resolve_editors(
             choices.append(mended)
 
     for choice in choices:
-        twins = [repr(other.name) for other in choices if other.slug == choice.slug]
-        if len(twins) > 1:
-            both = " and ".join(twins)
-            raise UserError(f"{both} have the same name, '{choice.slug}'; rename one: NAME=EDITOR.")
+        same = " and ".join(repr(other.name) for other in choices if other.slug == choice.slug)
+        if same != repr(choice.name):
+            raise UserError(f"{same} have the same name, '{choice.slug}'; rename one: NAME=EDITOR.")
     return choices
 
 
-def _folder_name(name: str) -> str:
+def _make_folder_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name)
 
 
@@ -247,29 +250,31 @@ def split_editor(name: str) -> tuple[str | None, str, str | None]:
 
 def choose_editor(text: str, preset: str, overrides: Json) -> EditorChoice:
     """One editor, as `resolve_editors` does. Raises EditorError or UserError."""
-    if (editor := references.get_object(text)) is not None:
-        return EditorChoice(text, text, text, instance=editor)
+    if (instance := references.get_object(text)) is not None:
+        return EditorChoice(text, text, text, instance=instance)
     label, name, checkpoint = split_editor(text)
-    parsed, row = parse_reference(name), editors.find_row(name)
+    parsed = parse_reference(name)
+    row = editors.find_row(name)  # None for an editor that is not ours
     options = {key: value for key, value in overrides.items() if row is None or key in row.settings}
     if parsed.kind in ("attribute", "served"):
         editors.check(name)
-        served_name = slugify(parsed.without_address.replace(":#", "-"))
-        folder = parsed.name if parsed.kind == "attribute" else served_name
-        return EditorChoice(text, label or folder, name, options=options)
+        without_address = slugify(parsed.without_address.replace(":#", "-"))
+        slug = parsed.name if parsed.kind == "attribute" else without_address
+        return EditorChoice(text, label or slug, name, options=options)
     if row is None or not row.preset:
         if checkpoint is not None:
             raise UserError(f"Editor '{name}' has no model; leave out '={checkpoint}'.")
         return EditorChoice(text, label or name, name, options=options)
     row = editors.find_preset_row(name, preset)
     editors.check(row.name, **options)
+    options = {**row.options(), **options}
     if checkpoint is not None:
-        folder, revision = f"{name}-{slugify(checkpoint)}", None
-    else:
-        folder, revision, checkpoint = slugify(name), row.revision, row.checkpoint
-    if checkpoint is None:
+        slug = label or f"{name}-{slugify(checkpoint)}"
+        return EditorChoice(text, slug, row.name, checkpoint=checkpoint, options=options)
+    if row.checkpoint is None:
         raise UserError(f"Editor '{name}' needs your checkpoint: {row.obtain}.")
-    return EditorChoice(text, label or folder, row.name, checkpoint, revision, {**row.options(), **options})
+    slug = label or slugify(name)
+    return EditorChoice(text, slug, row.name, row.checkpoint, row.revision, options=options)
 
 
 # --- edited images of other programs ---------------------------------------------------------------------
@@ -282,7 +287,7 @@ class ExternalEdits:
     name: str  # of the method
     track: str
     files: Mapping[str, Path]  # by sample id
-    plain: bool = False  # read as by NeIn's released scripts: `images.decode`, and detectors see them upright
+    plain: bool = False  # decoded as in NeIn's released scripts: see `images.decode`
 
     def check_samples(self, samples: Sequence[Sample]) -> None:
         """Raises UserError if no image is of these samples."""
@@ -308,8 +313,8 @@ class ExternalEdits:
 
 
 def find_external_edits(folder: Path, plain: bool = False) -> list[ExternalEdits]:
-    """Every method and track below `folder`: METHOD/ID.jpg or METHOD/TRACK/ID.jpg, also in folders of a
-    thousand samples (000/, 001/), or only the images of one method. Raises UserError."""
+    """Every method and track below `folder`: METHOD/ID.jpg, METHOD/TRACK/ID.jpg, or ID.jpg of one method,
+    also in folders of a thousand samples (000/). Raises UserError."""
     files_of: dict[tuple[str, str], dict[str, Path]] = {}  # (method, track) -> sample id -> file
     for path in sorted(folder.rglob("*")):
         parents = path.relative_to(folder).parts[:-1]
@@ -319,10 +324,11 @@ def find_external_edits(folder: Path, plain: bool = False) -> list[ExternalEdits
         is_other = len(parts) > 2 or track not in TRACKS or any(part.startswith(".") for part in parts)
         if is_other or path.suffix.lower() not in IMAGE_SUFFIXES:
             continue
-        files, name = files_of.setdefault((method, track), {}), image_name(path.name)
-        if name in files:
-            raise UserError(f"'{files[name]}' and '{path}' are of one sample; remove one of them.")
-        files[name] = path
+        files = files_of.setdefault((method, track), {})
+        sample_id = image_name(path.name)
+        if sample_id in files:
+            raise UserError(f"'{files[sample_id]}' and '{path}' are of one sample; remove one of them.")
+        files[sample_id] = path
     if not files_of:
         raise UserError(
             f"'{folder}' holds no edited images; --edited takes a folder with <method>/<NeIn id>.jpg (or "

@@ -1,4 +1,4 @@
-"""Loads and asks judges of images (is a thing there?) and of edits (which one follows its instruction?)."""
+"""Loads and asks judges of images (is a thing there?) and judges of edits (is the instruction met?)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Word:
     word: str
     present: bool | None  # the truth; None: unknown
     role: str  # `OBJECT`: a name as in an instruction; `CAPTION`: a noun of a caption; `QUESTION`: a sentence
-    wording: str = ""  # key of `REWORDED`
+    wording: str = ""  # key of `REWORDED`; "": the wording of the judge's template
 
 
 Words = Sequence[Sequence[Word]]  # a row per image
@@ -45,8 +45,8 @@ Verdict = Json
 
 @dataclass(frozen=True)
 class JudgeOptions:
-    article: str = "none"  #: of the thing in a question to a VQA judge: "none" or "a_an"
-    threshold: float = 0.1  #: score above which a detector has seen it, 0 to 1
+    article: str = "none"  # before the thing in a question to a VQA judge: "none" or "a_an"
+    threshold: float = 0.1  # score above which a detector has seen the thing, 0 to 1
 
     def decisive(self, kind: str) -> Json:
         """The option that decides the answers of a kind of judge."""
@@ -54,7 +54,7 @@ class JudgeOptions:
 
 
 def check(reference: str) -> None:
-    """Raises UserError or MetricError for an impossible judge; loads nothing."""
+    """Raises UserError or MetricError for a reference that names no judge; loads nothing."""
     metrics.check_reference(resolve(reference))
 
 
@@ -69,11 +69,11 @@ def load(kind: str, reference: str, *, services: Services | None, **options: Any
 def ask(kind: str, judge: Any, images: Images, words: Words, options: JudgeOptions) -> list[list[Verdict]]:
     """A verdict per image, (H, W, 3) uint8 RGB, and word. kind: "vqa", or "ovd": a detector."""
     ask_kind = _ask_detector if kind == "ovd" else _ask_vqa
-    replies = isolate_answers(lambda some, theirs: ask_kind(judge, some, theirs, options), images, words)
+    answers = isolate_answers(lambda some, theirs: ask_kind(judge, some, theirs, options), images, words)
     verdicts = []
-    for row, reply in zip(words, replies, strict=True):
-        failed = isinstance(reply, str)  # the reason
-        verdicts.append([make_unanswered(reply)] * len(row) if failed else reply)
+    for row, answer in zip(words, answers, strict=True):
+        failed = isinstance(answer, str)  # why the image has no row of verdicts
+        verdicts.append([make_unanswered(answer)] * len(row) if failed else answer)
     return verdicts
 
 
@@ -85,11 +85,13 @@ def _ask_detector(judge: Any, images: Images, words: Words, options: JudgeOption
     names = [[word.word for word in row] for row in words]
     verdicts: list[list[Verdict]] = []
     for row, boxes in zip(names, judge.detect(images, names, options.threshold), strict=True):
-        verdicts.append([])
-        for score in (boxes[name].score for name in row):  # `boxes`: name -> the best box
-            seen = dict.fromkeys(VERDICTS, score > options.threshold)
-            verdicts[-1].append({**seen, "score": score, "reply": {"score": score}})
+        scores = [boxes[name].score for name in row]  # `boxes`: name -> the best box
+        verdicts.append([_make_detection(score, options.threshold) for score in scores])
     return verdicts
+
+
+def _make_detection(score: float, threshold: float) -> Verdict:
+    return {**dict.fromkeys(VERDICTS, score > threshold), "score": score, "reply": {"score": score}}
 
 
 def _ask_vqa(judge: Any, images: Images, words: Words, options: JudgeOptions) -> list[list[Verdict]]:
@@ -119,7 +121,7 @@ def _make_verdict(answer: Any) -> Verdict:
     }
 
 
-# --- judges of edits: those of `metrics.rewards`, and the yes/no judge of Removal as one -------------------
+# --- judges of edits: `RemovalReward`, and those of `metrics.rewards` -------------------------------------
 
 #: The run's judge of Removal; every other reference is one of `metrics.rewards`.
 REMOVAL = "removal"
@@ -130,7 +132,7 @@ NAMES_NOTHING = "the sentence names nothing that is to be gone"
 class RemovalReward(RewardJudge):
     """Scores an edit by a yes/no judge, who is asked for each thing to remove (`find_removals`).
 
-    The score is P(no) / (P(yes) + P(no)), or 1 or 0 without probabilities; of several things the least. A
+    A thing's score is P(no) / (P(yes) + P(no)), or 1 or 0 without probabilities; the edit's is the lowest. A
     sentence that names nothing, or an answer that is neither yes nor no, leaves an edit unscored.
     """
 
@@ -145,18 +147,19 @@ class RemovalReward(RewardJudge):
     def score(self, sources: Images, edits: Images, instructions: Sequence[str]) -> list[Score]:
         """See `metrics.rewards.RewardJudge`; `detail` has the answer to each object."""
         check_edits([sources, edits], instructions)
-        named = find_removals(instructions)
-        words = [[Word(name, None, OBJECT) for name in row] for row in named]
+        removals = find_removals(instructions)
+        words = [[Word(name, None, OBJECT) for name in names] for names in removals]
         answers = ask("vqa", self.model, edits, words, JudgeOptions(self.article))
-        return [_score_removal(names, verdicts) for names, verdicts in zip(named, answers, strict=True)]
+        return [_score_removal(names, verdicts) for names, verdicts in zip(removals, answers, strict=True)]
 
 
 def _score_removal(names: Sequence[str], verdicts: Sequence[Verdict]) -> Score:
     if not names:
         return Score(None, NAMES_NOTHING)
-    texts = {k: verdict["reply"].get("answer") for k, verdict in zip(names, verdicts, strict=True)}
-    shares: dict[str, float] = {}  # of "no", by name
-    for name, verdict in zip(names, verdicts, strict=True):
+    by_name = dict(zip(names, verdicts, strict=True))
+    texts = {name: verdict["reply"].get("answer") for name, verdict in by_name.items()}
+    shares: dict[str, float] = {}  # name -> score
+    for name, verdict in by_name.items():
         if "error" in verdict["reply"]:
             return Score(None, verdict["reply"]["error"])
         if verdict["score"] is not None:
@@ -170,16 +173,16 @@ def _score_removal(names: Sequence[str], verdicts: Sequence[Verdict]) -> Score:
 
 
 def find_removals(instructions: Sequence[str]) -> list[tuple[str, ...]]:
-    """The things that each sentence wants removed: of "Remove the cup and the bus.", or of "no cup"."""
+    """The things that each sentence wants removed, by a command or by a denial."""
     removals = []
     for text, reading in zip(instructions, denials.read(instructions), strict=True):
-        command = re.fullmatch(r"Remove the (.+?)\.?", text.strip())
+        command = re.fullmatch(r"Remove the (.+?)\.?", text.strip())  # "Remove the cup and the bus."
         removals.append(tuple(command[1].split(" and the ")) if command else reading.absent)
     return removals
 
 
 def check_reward(reference: str) -> None:
-    """Raises UserError or MetricError for an impossible judge of edits; loads nothing."""
+    """Raises UserError or MetricError for a reference that names no judge of edits; loads nothing."""
     if reference == REMOVAL:
         return
     if ":" not in reference:
@@ -190,10 +193,10 @@ def check_reward(reference: str) -> None:
 def load_reward(
     reference: str, *, services: Services, removal: Callable[[], RewardJudge], **options: Any
 ) -> RewardJudge:
-    """Loads a judge of edits. services: of a judge behind an endpoint; removal: makes the `RemovalReward` of
-    the run's judge; options: device and dtype."""
+    """Loads a judge of edits. services: for a served judge; removal: function that makes the `RemovalReward`
+    of the run's judge; options: device and dtype."""
     if reference == REMOVAL:
         return removal()
     judge = metrics.load_reward(reference, endpoint_options=services.options, **options)
-    services.keep(judge.model)  # pairwise comparison by a model of multiple choice
+    services.keep(judge.model)  # its answers, too, are cached
     return services.keep(judge)

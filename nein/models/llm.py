@@ -5,7 +5,7 @@ for outcome in client.complete([Request("...", seed=7)], Verdict):
     outcome.value      # a Verdict (a pydantic model), or None
     outcome.failure    # "" or the kind of failure, explained in outcome.reason
 
-Parts: options and client; answers, which become checked objects or failures.
+Parts: options and client; checks of answers.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from nein.models.cached import CachedChat, Services
 
 #: Failures of an answer that arrived: another attempt may help.
 UNUSABLE = NONSENSE, WRONG_SCHEMA, CUT_OFF = ("nonsense", "wrong schema", "cut off")
-MODEL_FAILED = "model failed"
-#: Failures that are not about the question: the same command asks again.
+MODEL_FAILED = "model failed"  # a local model raised an exception
+#: Failures to get any answer, not caused by the question: when the command is repeated, it asks again.
 SILENT = (TIMEOUT, CONNECTION, SERVER, REFUSED, PROTOCOL, MODEL_FAILED)
 
 Schema = TypeVar("Schema", bound=BaseModel)
@@ -51,16 +51,15 @@ class LlmOptions:
     @property
     def thinking(self) -> Json:
         """The options of thinking that are set: they decide an answer."""
-        values = {key: getattr(self, key) for key in ("reasoning_effort", "extra_body", "thinking_tokens")}
-        return {key: value for key, value in values.items() if value}
+        names = ("reasoning_effort", "extra_body", "thinking_tokens")
+        return {name: getattr(self, name) for name in names if getattr(self, name)}
 
     def check(self, asks: str) -> None:
-        """Raises UserError if the option `asks` has no model, or would draw the same answer several times."""
+        """Raises UserError without a model, or if every attempt would draw the same answer. asks: the option
+        that needs the model."""
         if not self.model:
-            raise UserError(
-                f"{asks} asks a language model; pass --llm.model openai:URL#MODEL, a hub id owner/name or a "
-                "folder."
-            )
+            forms = "openai:URL#MODEL, a hub id owner/name or a folder"
+            raise UserError(f"{asks} asks a language model; pass --llm.model {forms}.")
         if self.attempts > 1 and self.temperature == 0:
             raise UserError(
                 f"--llm.attempts {self.attempts} at --llm.temperature 0 would draw the same answer every "
@@ -83,25 +82,20 @@ class Outcome(Generic[Schema]):
 
 
 class Client:
-    """Asks a chat for answers in a fixed form; unusable answers are cached, too.
-
-    attempts  Maximum tries of a request, each with another seed, until its answer can be used.
-    """
+    """Asks a chat for answers in a fixed form. attempts: maximum tries of a request, each with another seed,
+    until its answer can be used. Unusable answers are cached, too."""
 
     def __init__(
         self, chat: Chat, *, temperature: float = 0.0, max_tokens: int = 512, attempts: int = 1
     ) -> None:
         self.chat = chat
         self.temperature, self.max_tokens, self.attempts = temperature, max_tokens, attempts
-        self.usage, self.stop = chat.usage, chat.stop
+        self.usage, self.stop = chat.usage, chat.stop  # methods
 
     def complete(self, requests: Sequence[Request], schema: type[Schema]) -> list[Outcome[Schema]]:
         """An outcome per request, in order; equal requests are asked once. Threads may call it in parallel.
-
-        A server that refuses structured output is asked without it. Raises UserError once nobody answers;
-        earlier answers stay.
-        """
-        form = None
+        Raises UserError once nobody answers; earlier answers are kept in the cache."""
+        form = None  # the schema that the server enforces; if it refuses, it is asked without
         if not issubclass(schema, Plain):
             form = {"name": schema.__name__, "schema": make_strict_schema(schema), "strict": True}
         sampling = Sampling(self.max_tokens, self.temperature, form=form)
@@ -116,15 +110,15 @@ class Client:
 
     def describe(self) -> Json:
         """Everything besides the requests that decides an outcome, JSON-serializable."""
-        drawing = {"temperature": self.temperature, "max_tokens": self.max_tokens, "attempts": self.attempts}
         facts = {key: value for key, value in self.chat.describe().items() if key != "reference"}
-        return {**facts, **drawing}
+        sampling = {"temperature": self.temperature, "max_tokens": self.max_tokens}
+        return {**facts, **sampling, "attempts": self.attempts}
 
 
 def _make_message(request: Request, schema: type[BaseModel], attempt: int) -> Message:
     seed = request.seed if attempt == 0 else sample_seed(request.seed, "attempt", attempt)
-    parts = (request.prompt, write_form(schema))
-    return Message(("\n\n".join(part for part in parts if part),), seed)
+    text = "\n\n".join(part for part in (request.prompt, write_form(schema)) if part)
+    return Message((text,), seed)  # one part, no image
 
 
 def _make_outcome(completion: Completion, schema: type[Schema]) -> Outcome[Schema]:
@@ -139,15 +133,15 @@ def _make_outcome(completion: Completion, schema: type[Schema]) -> Outcome[Schem
 
 
 def check(reference: str) -> None:
-    """Raises MetricError for an impossible model; loads nothing."""
+    """Raises MetricError for a reference that names no chat model; loads nothing."""
     from nein.metrics.chat import endpoint
 
     endpoint.check_chat(reference)
 
 
 def load(options: LlmOptions, *, services: Services | None, device: str = "cpu") -> Client:
-    """The client of `options`: checks an endpoint (address, key, model), or loads a local model. services:
-    settings of an endpoint, and the cache of answers. Raises MetricError."""
+    """The client for `options.model`: checks an endpoint (address, key, model), or loads a local model.
+    services: settings of an endpoint, and the cache of answers. Raises MetricError."""
     reference = options.model or ""
     check(reference)
     chat: Chat
@@ -170,9 +164,9 @@ def load(options: LlmOptions, *, services: Services | None, device: str = "cpu")
 
 
 class Plain(BaseModel):
-    """An answer that is no JSON object, for prompts that ask for their own form."""
+    """Base of schemas of answers that are no JSON objects, for prompts that ask for a form of their own."""
 
-    END: ClassVar[str] = "\n\n"  # of the answer; later text is not read
+    END: ClassVar[str] = "\n\n"  # ends the answer; later text is ignored
 
     @classmethod
     def read(cls, text: str) -> Any:
@@ -190,12 +184,8 @@ class AnswerError(ValueError):
 
 def parse(text: str, schema: type[Schema], *, finished: bool = True) -> Schema:
     """The one JSON object of an answer, checked strictly against `schema`, or what a `Plain` schema reads.
-
     Text around the object, a code fence and a leading <think> block are allowed, but no second object, since
-    either could be meant. Raises AnswerError.
-
-    finished  Whether the model ended the answer itself; otherwise an unusable one is CUT_OFF.
-    """
+    either could be meant. finished: whether the model ended the answer itself. Raises AnswerError."""
     if (body := strip_thoughts(text)) is None:
         raise AnswerError(CUT_OFF, "the answer ends within the model's thoughts")
     body = body.strip()
@@ -215,6 +205,7 @@ def parse(text: str, schema: type[Schema], *, finished: bool = True) -> Schema:
         failure = error
     if failure.kind == WRONG_SCHEMA or finished:
         raise failure
+    # Nonsense may be the beginning of a good answer.
     raise AnswerError(CUT_OFF, f"the answer was cut off before its end ({failure})")
 
 
@@ -222,15 +213,15 @@ def write_form(schema: type[BaseModel]) -> str:
     """The end of a prompt, which asks for JSON; "" for a `Plain` answer."""
     if issubclass(schema, Plain):
         return ""
-    shape = json.dumps(make_strict_schema(schema), ensure_ascii=False, sort_keys=True)
-    return f"Answer with exactly one JSON object and no other text. It must match this JSON schema:\n{shape}"
+    text = json.dumps(make_strict_schema(schema), ensure_ascii=False, sort_keys=True)
+    return f"Answer with exactly one JSON object and no other text. It must match this JSON schema:\n{text}"
 
 
 def make_strict_schema(schema: type[BaseModel]) -> Json:
     """The JSON schema for servers with structured output: every key required, no further keys."""
-    shape = schema.model_json_schema()
-    for part in (shape, *shape.get("$defs", {}).values()):
+    strict = schema.model_json_schema()
+    for part in (strict, *strict.get("$defs", {}).values()):
         if part.get("type") == "object":
             part["additionalProperties"] = False
             part["required"] = sorted(part.get("properties", {}))
-    return shape
+    return strict

@@ -1,11 +1,12 @@
 """Lists what `nein fetch` has to download for the models, editors, remedies and data that a command names.
 
-Every function maps references to `Need`s: none for a model that is on this machine, embedded, or behind an
-endpoint. Loads no model.
+Every function maps references to `Need`s (downloads) and loads no model. A model that is on this machine,
+embedded, or behind an endpoint has none.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ def model_needs(kind: str, reference: str | None) -> list[Need]:
 
 
 def metric_needs(names: Sequence[str], models: Any) -> list[Need]:
-    """Needs of the models and networks of metrics; `models` has an attribute per kind, its reference."""
+    """Needs of the models and networks of metrics. models: has an attribute per kind, its reference."""
     rows = [metrics.METRICS[name] for name in names]
     needs: list[Need] = []
     for kind in dict.fromkeys(kind for row in rows for kind in row.models):
@@ -42,12 +43,13 @@ def editor_needs(names: Sequence[str], preset: str, overrides: Json | None = Non
     if "all" in names:
         rows = [editors.PRESETS.get(DEFAULT_ROWS.get((editor, preset), "")) for editor in PAPER_EDITORS]
         published = [row.editor for row in rows if row is not None and row.checkpoint is not None]
-        names = [editor for name in names for editor in (published if name == "all" else [name])]
+        expanded = [published if name == "all" else [name] for name in names]
+        names = list(itertools.chain(*expanded))
     needs: list[Need] = []
     for name in names:
         choice = choose_editor(name, preset, overrides or {})
         if choice.instance is None:  # not in memory, not a folder of edits
-            needs += editors.origins(choice.row, choice.checkpoint, choice.revision, **choice.options)
+            needs += editors.origins(choice.editor, choice.checkpoint, choice.revision, **choice.options)
     return needs
 
 
@@ -57,13 +59,12 @@ def remedy_needs(names: Sequence[str], vqa: str) -> list[Need]:
     needs: list[Need] = []
     for name in names:
         remedy, _, argument = name.partition(":")
-        chooser, _, model = argument.partition(":")[2].partition(":")  # of N:JUDGE or N:JUDGE:MODEL
         if remedy == "rewrite":
             needs += rewriter_needs(argument)
-        elif remedy == "best-of" and chooser == "removal":
-            needs += model_needs("vqa", vqa)
         elif remedy == "best-of":
-            needs += model_needs("choices", model)
+            _, _, judge = argument.partition(":")  # N:removal or N:JUDGE:MODEL
+            model = judge.partition(":")[2]
+            needs += model_needs("vqa", vqa) if judge == "removal" else model_needs("choices", model)
     return needs
 
 

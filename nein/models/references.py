@@ -1,10 +1,10 @@
-"""Reads the references by which users name models: labels, folder names, digests and identities.
+"""Reads the references by which users name models: labels, folder names, locations, digests and identities.
 
 A reference is `nano:NAME` (embedded), a hub id `owner/name[@revision]`, a local folder, `openai:URL#MODEL` or
 user code. `LABEL=REFERENCE` gives the model a name in folders, tables and plots.
 
-`editors` and `metrics` know no labels. A label that is a row of a table of models means that row with other
-weights: `magicbrush=FOLDER`, `negclip=FOLDER`.
+`editors` and `metrics` know no labels. A label that names a row in a table of models means that row with
+other weights: `magicbrush=FOLDER`, `negclip=FOLDER`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from nein.loading.references import (
 )
 from nein.metrics.models import GROUP as JUDGE_PLUGINS
 
-JUDGE = "judge:"  # prefix of a reference: that VQA judge, asked in its own template
+JUDGE = "judge:"  # prefix of a reference to a VQA judge: it is asked in its own template
 
 
 class InMemory(str):
@@ -51,7 +51,7 @@ def get_object(reference: str) -> Any | None:
     return reference.model if isinstance(reference, InMemory) else None
 
 
-_LABEL = re.compile(r"[^\W_]([\w .()-]*[\w)])?")  # a label names a folder
+_LABEL = re.compile(r"[^\W_]([\w .()-]*[\w)])?")  # what a label may be, since it names a folder
 
 
 def split_label(text: str) -> tuple[str | None, str]:
@@ -69,8 +69,8 @@ def split_label(text: str) -> tuple[str | None, str]:
 
 
 def slugify(reference: str) -> str:
-    """A folder name for a model: its label, or the last two parts of its path or id: "ft1-model" of
-    "./runs/ft1/model"."""
+    """A folder name for a model: its label, or the last two parts of its path or id ("./runs/ft1/model" gives
+    "ft1-model")."""
     label, path = split_label(reference)
     if label:
         return label
@@ -79,7 +79,7 @@ def slugify(reference: str) -> str:
 
 
 def resolve(reference: str) -> str:
-    """The folder, file or hub id with revision of a reference. Raises UserError for an unknown nano model."""
+    """Folder, file or hub id (with revision) of a reference. Raises UserError for an unknown nano model."""
     location = locate_embedded(split_label(reference)[1])
     # A missing path keeps its "./", which tells it from a hub id.
     is_path = parse_reference(location).kind == "local" and is_local(location)
@@ -87,7 +87,7 @@ def resolve(reference: str) -> str:
 
 
 def digest_models(models: Mapping[str, str]) -> Json:
-    """The entry of an identity for models, role -> reference: role -> `digest_model`; {} without digests."""
+    """Entry of an identity for models, role -> reference: their digests by role; {} if none has one."""
     digests = {role: digest for role, reference in models.items() if (digest := digest_model(reference))}
     return {CONTENTS: digests} if digests else {}
 
@@ -105,8 +105,10 @@ def digest_model(reference: str) -> str:
         return ""
 
     if parsed.is_code:
-        points = entry_points(group=JUDGE_PLUGINS, name=parsed.name) if parsed.kind == "plugin" else ()
-        attribute = next((point.value for point in points), reference)  # module:NAME or FILE.py:NAME
+        attribute = reference  # module:NAME or FILE.py:NAME
+        if parsed.kind == "plugin":
+            for point in entry_points(group=JUDGE_PLUGINS, name=parsed.name):
+                attribute = point.value
         module = attribute.rpartition(":")[0]
         spec = None if module.endswith(".py") else importlib.util.find_spec(module)
         file = Path(spec.origin or "") if spec else expand_user(module)
@@ -126,8 +128,8 @@ def digest_model(reference: str) -> str:
 
 
 def identify(reference: str) -> str:
-    """The part of a reference that decides results: without its label; for an object in memory its
-    fingerprint; for openai:URL#MODEL, since servers move, openai:#MODEL."""
+    """The part of a reference that decides results, without its label: the fingerprint of an object in
+    memory, and openai:#MODEL of openai:URL#MODEL, since servers move."""
     if (model := get_object(reference)) is not None:
         return f"in memory, {model.fingerprint}"
     return parse_reference(split_label(reference)[1]).without_address

@@ -1,5 +1,5 @@
-"""Rewords an instruction before an editor gets it: `nein rewriters` measures the texts of these rewriters,
-`nein eval --mend rewrite:REWRITER` puts one before an editor.
+"""Rewriters, which reword an instruction before an editor gets it: `nein rewriters` measures their texts,
+`nein eval --mend rewrite:REWRITER` puts one before an editor. Forms of REWRITER:
 
 rule             `nein.wording.denials`: "The image has no X." -> "Remove the X."; plain `--mend rewrite`
 llm:MODEL        a language model with our prompt
@@ -26,14 +26,13 @@ from nein.models.cached import Services
 from nein.wording import denials
 from nein.wording.families import write_removal
 
-VENDORS = ("flux2", "flux3")
+VENDORS = ("flux2", "flux3")  # prefixes of rewriters with a prompt of diffusers
 FORMS = ("rule", "llm:MODEL", "flux2:MODEL", "flux3:MODEL", "FILE.py:FUNCTION")
 PROMPT = (
     "A person tells a program what a picture should be like. The program understands only plain commands, "
     "and no negation. Say the command that brings the picture there.\n"
     '- Where the sentence says that something is absent, the command removes it: "Remove the X.", or '
-    '"Remove the X and the Y." '
-    "X is the thing in the person's words, without further words.\n"
+    '"Remove the X and the Y." X is the thing in the person\'s words, without further words.\n'
     "- Where the sentence affirms that something is there, in however many negations, the command is empty.\n"
     "- Any other sentence is the command as it is.\n\n"
     "Sentence: {sentence}"
@@ -49,17 +48,17 @@ class Command(BaseModel):
 
 
 class Rewording(NamedTuple):
-    """The new text, "" for an unchanged image; or None and an error. again: a retry may succeed."""
+    """The new text, or None and an error. A text of "" means that the image is to stay unchanged."""
 
     text: str | None
     error: str = ""
-    again: bool = False
+    again: bool = False  # whether a retry may succeed
 
 
 class Rewriter:
-    """Base class of rewriters. chat: the model that it asks, if any."""
+    """Base class of rewriters."""
 
-    chat: Any = None
+    chat: Any = None  # the model that it asks, or a client of one; None: it asks none
 
     def usage(self) -> Json:
         return self.chat.usage() if self.chat else {}
@@ -85,10 +84,10 @@ class RuleRewriter(Rewriter):
     def rewrite(self, instructions: Sequence[str], images: Sequence[np.ndarray]) -> list[Rewording]:
         rewordings = []
         for instruction, reading in zip(instructions, denials.read(instructions), strict=True):
-            text = "" if reading.doubled else instruction
             if reading.absent:
-                text = write_removal(" and the ".join(reading.absent))
-            rewordings.append(Rewording(text))
+                rewordings.append(Rewording(write_removal(" and the ".join(reading.absent))))
+            else:
+                rewordings.append(Rewording("" if reading.doubled else instruction))
         return rewordings
 
 
@@ -112,7 +111,7 @@ class FunctionRewriter(Rewriter):
 
 
 class PromptRewriter(Rewriter):
-    """A language model with our prompt; its answers are checked, cached and counted. chat: its client."""
+    """A language model with our prompt; its answers are checked, cached and counted."""
 
     def __init__(self, client: llm.Client) -> None:
         self.chat = client
@@ -149,7 +148,7 @@ class VendorRewriter(Rewriter):
             if completion.error is None and completion.text:
                 rewordings.append(Rewording(completion.text))
                 continue
-            error = completion.error or ValueError("the text is empty")  # an error in diffusers, too
+            error = completion.error or ValueError("the text is empty")  # diffusers raises for it, too
             again = not isinstance(error, NoAnswer) or error.kind in llm.SILENT
             rewordings.append(Rewording(None, reason(error), again))
         return rewordings
@@ -164,13 +163,14 @@ def find_prompt(vendor: str) -> tuple[str, str]:
             return system_messages.SYSTEM_MESSAGE_UPSAMPLING_I2I, "{instruction}"
         from diffusers.modular_pipelines.flux3 import prompt_upsampler
 
-        return prompt_upsampler.SYSTEM_PROMPTS["i2i"], prompt_upsampler.I2I_SCAFFOLD[False]
+        template = prompt_upsampler.I2I_SCAFFOLD[False]  # True: the user fixed boxes
+        return prompt_upsampler.SYSTEM_PROMPTS["i2i"], template
     except (ImportError, AttributeError, KeyError) as error:
         raise UserError(f"The installed diffusers has no prompt of {vendor} ({error}); update it.") from None
 
 
 def find_source(reference: str) -> str:
-    """The model or function behind a rewriter; "" for the rule."""
+    """The model behind "llm:MODEL" or a vendor's rewriter; a function's own reference; "" for the rule."""
     kind, _, model = reference.partition(":")
     if kind in ("llm", *VENDORS):
         return model
@@ -180,7 +180,7 @@ def find_source(reference: str) -> str:
 def check(reference: str) -> None:
     """Check a reference without loading a model. Raises UserError or MetricError."""
     source = find_source(reference)
-    if source and source != reference:
+    if source and source != reference:  # a model
         llm.check(source)
     elif source and parse_reference(source).kind == "attribute":
         load_attribute(source)
@@ -189,15 +189,18 @@ def check(reference: str) -> None:
 
 
 def load(reference: str, *, services: Services | None, device: str, dtype: Any = "float32") -> Rewriter:
-    """Load a checked rewriter. services: for a model behind an address. Raises UserError, MetricError."""
-    kind, source = reference.partition(":")[0], find_source(reference)
+    """Load a rewriter that `check` accepts. services: for a served model. Raises UserError, MetricError."""
     if reference == "rule":
         return RuleRewriter()
+    source = find_source(reference)
     if source == reference:
         return FunctionRewriter(reference)
+    kind = reference.partition(":")[0]
     if kind == "llm":
         settings = llm.LlmOptions(model=source, dtype=dtype)
         return PromptRewriter(llm.load(settings, services=services, device=device))
     options = services.options if services is not None and is_served(source) else {}
-    rewriter = VendorRewriter(open_chat(source, device=device, dtype=dtype, **options), *find_prompt(kind))
+    system, request = find_prompt(kind)
+    chat = open_chat(source, device=device, dtype=dtype, **options)
+    rewriter = VendorRewriter(chat, system, request)
     return services.keep(rewriter) if services is not None else rewriter

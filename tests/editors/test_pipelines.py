@@ -227,13 +227,13 @@ def test_a_class_is_called_with_arguments_that_it_has_and_sentences_go_in_verbat
     assert not supports(row.name, "guided")
     refused = editor.edit([replace(avoiding, guided="nag")])[0].error
     assert refused == f"the attention of {name} cannot be guided"
-    assert supports(row.name, "negative_prompt") == (recipe.negative is not None)
-    if recipe.negative is None:
+    assert supports(row.name, "negative_prompt") == (recipe.negative_guidance is not None)
+    if recipe.negative_guidance is None:
         assert editor.edit([avoiding])[0].error == f"{name} takes no negative prompt"
     else:
         image_of(editor, avoiding)
         assert calls[-1]["negative_prompt"] == "a big yellow dog"
-        assert all(calls[-1][argument] > 1 for argument in recipe.negative)
+        assert all(calls[-1][argument] > 1 for argument in recipe.negative_guidance)
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if name not in MODULAR])
@@ -254,7 +254,7 @@ def test_where_several_pictures_share_a_call_each_is_as_alone(build, request_of,
     original = kind.__call__
     monkeypatch.setattr(kind, "__call__", lambda self, **how: calls.append(how) or original(self, **how))
     requests = [request_of(i, instruction=f"No {word}.") for i, word in enumerate(("cat", "dog", "old car"))]
-    if RECIPES[name].negative is not None:  # a call of its own
+    if RECIPES[name].negative_guidance is not None:  # a call of its own
         requests.insert(1, request_of(3, negative_prompt="cat"))
     together = editor.edit(requests)
     assert max(len(call["prompt"]) for call in calls if isinstance(call["prompt"], list)) == 3

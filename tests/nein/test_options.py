@@ -55,11 +55,11 @@ def test_all_of_the_paper_preset_says_how_to_come_by_what_is_on_no_hub(caplog):
 def test_a_row_takes_another_checkpoint(tmp_path):
     (tmp_path / "mine").mkdir()
     [found] = choose(f"instructdiffusion={tmp_path}/mine", *PAPER, "--editor-options.steps", "9")
-    assert (found.checkpoint, found.row) == (f"{tmp_path}/mine", "instructdiffusion")
+    assert (found.checkpoint, found.editor) == (f"{tmp_path}/mine", "instructdiffusion")
     assert (found.options["guidance"], found.options["steps"]) == ("instructdiffusion", 9)
     assert found.slug == f"instructdiffusion-{tmp_path.name}-mine"
     [hub] = choose("magicbrush=owner/name@rev")
-    assert (hub.checkpoint, hub.row) == ("owner/name@rev", "magicbrush-nano")
+    assert (hub.checkpoint, hub.editor) == ("owner/name@rev", "magicbrush-nano")
     with pytest.raises(UserError, match="'identity' has no model"):
         choose("identity=owner/name")
 
@@ -101,10 +101,10 @@ def test_an_editor_of_the_users_has_the_users_name_or_one_of_its_own(tmp_path):
     )
     assert [choice.slug for choice in (mine, both, twin)] == ["mine", "other", "another"]
     assert row.slug == f"magicbrush-{one.slug}"
-    assert (mine.checkpoint, mine.row, mine.identity()) == (plain.checkpoint, plain.row, plain.identity())
+    assert (mine.editor, mine.identity()) == (plain.editor, plain.identity())
     assert both.identity() == row.identity()
     [exchanged] = choose("magicbrush=ip2p")  # an editor is no checkpoint of another
-    assert (exchanged.slug, exchanged.row) == ("magicbrush", "ip2p-nano")
+    assert (exchanged.slug, exchanged.editor) == ("magicbrush", "ip2p-nano")
     assert exchanged.identity() == twin.identity()
     [same] = choose(f"ip2p=magicbrush={folder}")
     assert same.identity() == row.identity()

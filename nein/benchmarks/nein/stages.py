@@ -71,7 +71,8 @@ class Edit(Stage):
     config: EvalConfig
 
     def __post_init__(self) -> None:
-        self.asks = {self.choice.row: self.choice.edits_per_sample} if is_served(self.choice.row) else {}
+        editor = self.choice.editor
+        self.asks = {editor: self.choice.edits_per_sample} if is_served(editor) else {}
 
     def read(self, number: int) -> tuple[int, list[tuple[Sample, Any]]]:
         """The samples of a block, each with its image (H, W, 3) uint8, or the reason why there is none."""

@@ -1,5 +1,5 @@
 """Wraps models that answer multiple-choice questions in remedies (`nein negvqa --mend`), which ask the model
-other questions, or more of them, and make its replies from the answers."""
+other questions, or more of them, and make the reply from the answers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from nein.metrics.letters import LETTERS, parse
 from nein.wording.denials import remove_denial
 
 Replies = list[list[Reply]]  # a row per image, a reply per question
-Scorings = Sequence[str]
-NOT_TWO = "only of two options can the other be taken"
+Scorings = Sequence[str]  # what a reply must have: a text ("generated"), log-probabilities ("logprob")
+NOT_TWO = "only of two options can the other be taken"  # error of a reply
 
 # --- flip ------------------------------------------------------------------------------------------------
 
@@ -29,21 +29,21 @@ def _flip(model: Any, images: Images, questions: Questions, scorings: Scorings, 
     replies = answer_each(model, images, affirmative, scorings)
     for row, old_row, new_row in zip(replies, questions, affirmative, strict=True):
         for index, (old, new) in enumerate(zip(old_row, new_row, strict=True)):
-            if new is not old:  # a denial was removed
+            if new is not old:  # `_remove_denial` found one
                 row[index] = _swap_options(row[index], old)
     return replies
 
 
 def _remove_denial(question: ChoiceQuestion, wording: str) -> ChoiceQuestion:
-    """The question without its denial, or the same object where the rule finds none."""
+    """The question without its denial, or the same object if the rule finds none."""
     if (text := remove_denial(question.question)) is None:
         return question
-    texts = question.texts
-    return ChoiceQuestion(write_prompt(wording, text, texts), question.options, text, texts)
+    prompt = write_prompt(wording, text, question.texts)
+    return ChoiceQuestion(prompt, question.options, text, question.texts)
 
 
 def _swap_options(reply: Reply, question: ChoiceQuestion) -> Reply:
-    """The reply that takes the other of two options; `metrics.letters` reads the written letter."""
+    """The reply that takes the other of two options; `metrics.letters` reads the letter of a text."""
     if reply.error:
         return reply
     if question.options != 2:
@@ -56,13 +56,13 @@ def _swap_options(reply: Reply, question: ChoiceQuestion) -> Reply:
 
 # --- consistent ------------------------------------------------------------------------------------------
 
-NO_PROBABILITIES = "no probabilities of letters, by which a pair could be made consistent"
+NO_PROBABILITIES = "no probabilities of letters, by which a pair could be made consistent"  # error of a reply
 
 
 def _make_consistent(
     model: Any, images: Images, questions: Questions, scorings: Scorings, wording: str
 ) -> Replies:
-    """Gives a question and its negation different letters, in the likelier of the two ways."""
+    """Gives a question and its negation, which follows it, different letters, in the likelier of two ways."""
     replies = answer_each(model, images, questions, sorted({*scorings, "logprob"}))
     for row, question_row in zip(replies, questions, strict=True):
         for k in range(0, len(row), 2):
@@ -75,15 +75,17 @@ def _make_pair_consistent(
 ) -> list[Reply]:
     """Two replies, to the question and its negation."""
     failure = first.error or second.error or ("" if question.options == 2 else NOT_TWO)
-    # Log-probabilities of the letters A and B, of each question
-    p, q = ([-math.inf if x is None else x for x in reply.logprobs or ()] for reply in (first, second))
-    if not failure and (not p or not q or -math.inf in (max(p), max(q))):
+    # Log-probabilities of the letters A and B: p of the question, q of its negation
+    p = [-math.inf if value is None else value for value in first.logprobs or ()]
+    q = [-math.inf if value is None else value for value in second.logprobs or ()]
+    if not failure and (not p or not q or max(p) == -math.inf or max(q) == -math.inf):
         failure = NO_PROBABILITIES
     if failure:
         return [Reply(error=failure)] * 2
-    a_then_b, b_then_a = p[0] + q[1], p[1] + q[0]  # joint log-probabilities of the two ways
+    a_then_b = p[0] + q[1]  # log-probability of A for the question, and B for its negation
+    b_then_a = p[1] + q[0]
     replies = []
-    for a, b in ((a_then_b, b_then_a), (b_then_a, a_then_b)):  # of A and B, for each question
+    for a, b in ((a_then_b, b_then_a), (b_then_a, a_then_b)):  # of A and B, for each of the two questions
         letter = "" if a == b else LETTERS[int(b > a)]  # none for a tie
         text = letter if "generated" in scorings else None
         replies.append(Reply(text, (a, b) if "logprob" in scorings else None))
@@ -92,7 +94,7 @@ def _make_pair_consistent(
 
 # --- chain of thought ------------------------------------------------------------------------------------
 
-STEPS = "Let's think step by step."
+STEPS = "Let's think step by step."  # asks for thoughts
 _THEREFORE = "\nTherefore, the letter of the answer is"
 
 
@@ -111,7 +113,7 @@ def _think(model: Any, images: Images, questions: Questions, scorings: Scorings,
     replies = []
     answers = answer_each(model, images, last_questions, scorings)
     for thought_row, answer_row in zip(thoughts, answers, strict=True):
-        remaining = iter(answer_row)
+        remaining = iter(answer_row)  # one for each thought without an error
         replies.append([thought if thought.error else next(remaining) for thought in thought_row])
     return replies
 
@@ -123,7 +125,7 @@ def _append_to_prompt(question: ChoiceQuestion, text: str) -> ChoiceQuestion:
 
 # --- all remedies ----------------------------------------------------------------------------------------
 
-#: Name -> its function of (model, images, questions, scorings, wording).
+#: Name -> its function of (model, images, questions, scorings, wording of the prompt: a key of `PROMPTS`).
 REMEDIES: dict[str, Callable[[Any, Images, Questions, Scorings, str], Replies]] = {
     "flip": _flip,
     "consistent": _make_consistent,
@@ -133,7 +135,7 @@ IN_PAIRS = ("consistent",)  # remedies that take a question and its negation tog
 
 
 class WithRemedy:
-    """A multiple-choice model with a remedy. remedy: key of `REMEDIES`; wording: of `PROMPTS`."""
+    """A multiple-choice model with a remedy, a key of `REMEDIES`."""
 
     def __init__(self, model: Any, remedy: str, wording: str) -> None:
         self._model, self._remedy, self._wording = model, remedy, wording

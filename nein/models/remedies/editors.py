@@ -1,8 +1,8 @@
-"""Wraps editors in remedies (`--mend`), which send another instruction, negative prompt or attention in place
-of the request, or choose the best of several edits.
+"""Wraps editors in remedies (`--mend`), which change a request's instruction, negative prompt or attention,
+or choose the best of several edits.
 
-They see only what a user would type: a rule (`nein.wording.denials`) or a rewriter reads the name of the
-object, and whether the sentence is negative, from the sentence. Parts: names; wrappers; sums of usage.
+Remedies see only what a user would type: a rule (`nein.wording.denials`) or a rewriter finds in the sentence
+what it denies. Parts: names of remedies; wrappers of editors; sums of usage.
 """
 
 from __future__ import annotations
@@ -32,15 +32,16 @@ BY_RULE = {
     "attention": "weights",
     "negative-prompt": "negative_prompt",
     "negative-prompt-alone": "negative_prompt",
-    **dict.fromkeys(GUIDED, "guided"),
+    "vsf": "guided",
+    "nag": "guided",
 }
 REWRITE = "rewrite"  # by the rule; `rewrite:REWRITER` by another one (`nein.models.rewriters`)
-BEST_OF, MOST = "best-of:", 64  # `best-of:N:JUDGE` chooses among N edits, at most MOST
+BEST_OF = "best-of:"  # `best-of:N:JUDGE` chooses among N edits
+MAX_CANDIDATES = 64
 
 
 def check(remedy: str, row: str) -> None:
-    """Raises UserError or MetricError for a remedy that the editor of this row does not support; loads
-    nothing."""
+    """Raises UserError or MetricError for a remedy that the editor `row` does not support. Loads nothing."""
     name, colon, argument = remedy.partition(":")
     if remedy.startswith(BEST_OF):
         judges.check_reward(parse_best_of(remedy)[1])
@@ -54,7 +55,8 @@ def check(remedy: str, row: str) -> None:
             scales = f"{name}:SCALE with a scale above {GUIDED[name]}"
             raise UserError(f"'{remedy}' is not a remedy; expected {name}, or {scales}.")
         remedy = name
-    forms = [*BY_RULE, *(f"{REWRITE}:{form}" for form in rewriters.FORMS[1:]), f"{BEST_OF}N:JUDGE"]
+    rewrite_forms = [f"{REWRITE}:{form}" for form in rewriters.FORMS[1:]]  # the first is the rule
+    forms = [*BY_RULE, *rewrite_forms, f"{BEST_OF}N:JUDGE"]
     feature = BY_RULE[match_name("remedy", remedy, forms)]
     if feature and not editors.supports(row, feature):
         raise UserError(
@@ -66,37 +68,32 @@ def check(remedy: str, row: str) -> None:
 def parse_best_of(remedy: str) -> tuple[int, str]:
     """(candidates, judge) of "best-of:4:removal". Raises UserError for another form."""
     count, _, judge = remedy.removeprefix(BEST_OF).partition(":")
-    if not (count.isascii() and count.isdigit() and 2 <= int(count) <= MOST) or not judge:
-        raise UserError(
-            f"'{remedy}' is not a remedy; expected {BEST_OF}N:JUDGE, N from 2 to {MOST} and JUDGE one of "
-            f"{', '.join(judges.FORMS)}."
-        )
+    if not (count.isascii() and count.isdigit() and 2 <= int(count) <= MAX_CANDIDATES) or not judge:
+        form = f"{BEST_OF}N:JUDGE, N from 2 to {MAX_CANDIDATES} and JUDGE one of {', '.join(judges.FORMS)}"
+        raise UserError(f"'{remedy}' is not a remedy; expected {form}.")
     return int(count), judge
 
 
 def add_remedy(
-    editor: editors.Editor, name: str, *, services: Services, device: str, **judge_options: Any
+    editor: editors.Editor, remedy: str, *, services: Services, device: str, **judge_options: Any
 ) -> editors.Editor:
-    """`editor` with a remedy before it or, for `best-of`, after it.
-
-    services       Of a rewriter's model or a judge behind an endpoint.
-    judge_options  Of the judge that chooses: see `nein.models.judges.load_reward`.
-    """
-    if name.startswith(BEST_OF):
-        count, reference = parse_best_of(name)
+    """`editor` with a remedy. services: for the model of a rewriter, or a judge behind an endpoint.
+    judge_options: of the judge that chooses (`nein.models.judges.load_reward`)."""
+    if remedy.startswith(BEST_OF):
+        count, reference = parse_best_of(remedy)
         judge = judges.load_reward(reference, services=services, device=device, **judge_options)
-        return BestOf(editor, judge, count, name)
-    kind, _, reference = name.partition(":")
+        return BestOf(editor, judge, count, remedy)
+    kind, _, reference = remedy.partition(":")
     if kind == REWRITE:
         dtype = judge_options.get("dtype", "float32")
         rewriter = rewriters.load(reference or "rule", services=services, device=device, dtype=dtype)
-        return Rewrite(editor, name, {"arm": REWRITE, **rewriter.describe()}, rewriter)
-    return ByRule(editor, name)
+        return Rewrite(editor, remedy, {"arm": REWRITE, **rewriter.describe()}, rewriter)
+    return ByRule(editor, remedy)
 
 
 # --- wrappers of editors ---------------------------------------------------------------------------------
 
-#: Notes of requests that a remedy leaves alone.
+#: Notes of requests that a remedy leaves alone: sent unchanged, or answered with a copy of the image.
 AS_IT_IS = "the sentence denies nothing: sent as it is"
 AFFIRMED = "the sentence denies a denial: the picture stays as it is"
 AWAY = -2.0  # factor of the attention to the absent thing: the extreme of Prompt-to-Prompt
@@ -105,12 +102,12 @@ Prepared = tuple[EditRequest | EditResult, str]
 
 
 class WithRemedy(editors.Editor):
-    """An editor with a remedy: subclasses change its requests (`prepare`). helper: a further model to ask."""
+    """An editor with a remedy: subclasses change its requests. helper: a further model to ask, or None."""
 
-    rewrites = False  # whether results get the instruction that was sent
+    rewrites = False  # whether results note the instruction that was sent
 
-    def __init__(self, editor: Any, name: str, facts: Json, helper: Any = None) -> None:
-        self.name = f"{editor.name}+{name}"
+    def __init__(self, editor: Any, remedy: str, facts: Json, helper: Any = None) -> None:
+        self.name = f"{editor.name}+{remedy}"
         self.seeded = getattr(editor, "seeded", True)
         self._editor, self._facts, self._helper = editor, facts, helper
 
@@ -122,8 +119,11 @@ class WithRemedy(editors.Editor):
         return json_digest({"editor": self._editor.fingerprint, "mended": self._facts})
 
     def usage(self) -> Json:
-        first, second = (getattr(model, "usage", dict[str, Any])() for model in (self._editor, self._helper))
-        return add_usage(first, second)
+        total: Json = {}
+        for model in (self._editor, self._helper):
+            if hasattr(model, "usage"):
+                total = add_usage(total, model.usage())
+        return total
 
     def stop(self) -> None:
         for model in (self._editor, self._helper):
@@ -137,7 +137,7 @@ class WithRemedy(editors.Editor):
     def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:
         prepared = self.prepare(requests)
         sent = [item for item, _ in prepared if isinstance(item, EditRequest)]
-        edited = iter(self._editor.edit(sent) if sent else ())
+        edited = iter(self._editor.edit(sent) if sent else ())  # results of `sent`, in order
         results = []
         for item, note in prepared:
             if isinstance(item, EditResult):
@@ -167,13 +167,13 @@ def _keep_image(request: EditRequest, rewritten: str | None = None) -> Prepared:
 class ByRule(WithRemedy):
     """A remedy of `BY_RULE`, for the objects that `nein.wording.denials` reads as absent."""
 
-    def __init__(self, editor: Any, name: str) -> None:
-        super().__init__(editor, name, {"arm": name, "reads": "nein.wording.denials"})
-        self._remedy = name
-        if name.partition(":")[0] in GUIDED:
+    def __init__(self, editor: Any, remedy: str) -> None:
+        super().__init__(editor, remedy, {"arm": remedy, "reads": "nein.wording.denials"})
+        self._remedy = remedy
+        if remedy.partition(":")[0] in GUIDED:
             from nein.editors.attention import parse_rule
 
-            self._facts["rule"] = dataclasses.asdict(parse_rule(name))
+            self._facts["rule"] = dataclasses.asdict(parse_rule(remedy))
 
     def prepare(self, requests: Sequence[EditRequest]) -> list[Prepared]:
         readings = denials.read([request.instruction for request in requests])
@@ -208,9 +208,9 @@ class Rewrite(WithRemedy):
         instructions = [request.instruction for request in requests]
         rewordings = self._helper.rewrite(instructions, [request.image for request in requests])
         prepared: list[Prepared] = []
-        for request, (text, error, transient) in zip(requests, rewordings, strict=True):
+        for request, (text, error, again) in zip(requests, rewordings, strict=True):
             if text is None:
-                result = EditResult(request.id, None, f"no rewriting: {error}", transient=transient)
+                result = EditResult(request.id, None, f"no rewriting: {error}", transient=again)
                 prepared.append((result, ""))
             elif text == request.instruction:
                 prepared.append((request, AS_IT_IS))
@@ -225,14 +225,15 @@ class BestOf(WithRemedy):
     """Edits every request `count` times; a judge chooses one of the edits.
 
     Candidate 1 is the edit without the remedy. The candidates of a sample are judged together, without other
-    samples, so that batches and order do not change a choice. The first of equals is taken. A candidate that
-    cannot be judged is counted; if none can, the sample has no edit. The note has all scores.
+    samples, so that batches do not change a choice. Of equal scores the first wins. A candidate that cannot
+    be judged is not chosen; if none can, the sample has no edit. The note has all scores.
     """
 
-    def __init__(self, editor: editors.Editor, judge: RewardJudge, count: int, name: str) -> None:
+    def __init__(self, editor: editors.Editor, judge: RewardJudge, count: int, remedy: str) -> None:
         facts = {"arm": "best-of", "candidates": count, "judge": judge.fingerprint}
-        super().__init__(editor, name, facts, judge)
-        self._count, self._remedy = count, name
+        super().__init__(editor, remedy, facts, judge)
+        self._count = count
+        self._remedy = remedy
 
     def describe(self) -> Json:
         return {**self._editor.describe(), "mended": {**self._helper.describe(), **self._facts}}

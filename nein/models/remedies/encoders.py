@@ -1,4 +1,4 @@
-"""Wraps CLIP-like models in remedies (`--mend`), which encode negated captions in another way."""
+"""Wraps CLIP-like models in remedies (`--mend`) that encode captions with a denial in another way."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from nein.metrics.dual import normalise
 from nein.wording import denials
 from nein.wording.families import add_article
 
-LAMBDA = 0.25  # the best recall on the dev split of the nano world (docs/howto/mend.md)
-CAP = 0.92  # threshold of SpaceVLM: default of its published commands (@ d37fec2)
+LAMBDA = 0.25  # default of "decompose": the best recall on nano's dev split (docs/howto/mend.md)
+THRESHOLD = 0.92  # default of "spacevlm": as in its published commands (@ d37fec2)
 #: Remedy -> (maximum, default) of its number; the cheapest first.
-REMEDIES = {"decompose": (10.0, LAMBDA), "spacevlm": (1.0, CAP)}
+REMEDIES = {"decompose": (10.0, LAMBDA), "spacevlm": (1.0, THRESHOLD)}
 
 
 def parse(remedy: str) -> tuple[str, float]:
@@ -30,17 +30,17 @@ def parse(remedy: str) -> tuple[str, float]:
             return match[1], number
     raise UserError(
         f"There is no remedy '{remedy}' for two-tower models; --mend takes decompose[:LAMBDA], LAMBDA "
-        f"from 0 to 10 (default {LAMBDA}), and spacevlm[:THRESHOLD], from 0 to 1 (default {CAP})."
+        f"from 0 to 10 (default {LAMBDA}), and spacevlm[:THRESHOLD], from 0 to 1 (default {THRESHOLD})."
     )
 
 
-def add_remedy(model: Any, remedy: str) -> _Wrapper:
+def add_remedy(model: Any, remedy: str) -> WithRemedy:
     name, number = parse(remedy)
     return Decomposed(model, number) if name == "decompose" else SpaceVlm(model, number)
 
 
-class _Wrapper:
-    """A dual encoder that wraps another one and leaves the features of images as they are."""
+class WithRemedy:
+    """A dual encoder with a remedy for texts; images are encoded without change."""
 
     def __init__(self, model: Any, facts: Json) -> None:
         self._model, self._facts = model, facts
@@ -55,7 +55,7 @@ class _Wrapper:
         return self._model.encode(images)
 
 
-class Decomposed(_Wrapper):
+class Decomposed(WithRemedy):
     """Subtracts what a caption c denies from what it affirms (`nein.wording.denials`). Its score with an
     image i, in which a term without words is 0:
 
@@ -82,16 +82,16 @@ class Decomposed(_Wrapper):
         encoded = normalise(self._model.encode_text([*captions])) if captions else ()  # (C, width)
         features = dict(zip(captions, encoded, strict=True))  # caption -> (width,)
         zeros = np.zeros(self._model.width)
-        differences = []
+        differences = []  # N times (width,)
         for sentence, names in zip(sentences, denied, strict=True):
-            against = np.mean([features[caption] for caption in names] or [zeros], axis=0)  # (width,)
-            differences.append(features.get(sentence.affirmed, zeros) - self.weight * against)
-        vectors = np.stack(differences)  # (N, width), no longer than 1 + weight
+            denial = np.mean([features[caption] for caption in names] or [zeros], axis=0)
+            differences.append(features.get(sentence.affirmed, zeros) - self.weight * denial)
+        vectors = np.stack(differences)  # (N, width), each of length 1 + weight or less
         squared = (1 + self.weight) ** 2 - (vectors**2).sum(1, keepdims=True)  # (N, 1) of the added dimension
         return np.concatenate([vectors, np.sqrt(squared.clip(0))], axis=1).astype(np.float32)
 
 
-class SpaceVlm(_Wrapper):
+class SpaceVlm(WithRemedy):
     """SpaceVLM (arXiv:2511.12331) moves a caption away from what it denies.
 
     The affirmed part a and the denied part n are each the center of a cap of half-angle arccos(threshold) on
@@ -116,11 +116,8 @@ class SpaceVlm(_Wrapper):
 
 
 def rotate_away(a: np.ndarray, n: np.ndarray, threshold: float) -> np.ndarray:
-    """Rotate a away from n, (N, D) each; they and the result have length 1.
-
-    The angle to n becomes arccos(threshold) plus half the old angle. a stays if the caps do not meet, and if
-    a = n or a = -n.
-    """
+    """Rotate a away from n, (N, D) each; they and the result have length 1. The angle to n becomes
+    arccos(threshold) plus half the old angle. a stays if the caps do not meet, and if a = n or a = -n."""
     a, n = a.astype(np.float64), n.astype(np.float64)
     cosine = (a * n).sum(1, keepdims=True).clip(-1, 1)  # (N, 1)
     cap, between = np.arccos(threshold), np.arccos(cosine)  # radians: of a cap, (N, 1) from n to a
