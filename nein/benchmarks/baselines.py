@@ -18,16 +18,16 @@ from nein.reporting.figures import Figure
 from nein.reporting.scores import ScoreTable
 from nein.statistics.blind import choose_fold, read_blindly
 
-BASELINES = TEXT_ONLY, PICTURE_ONLY = "text only", "picture only"
+BASELINES = TEXT_ONLY, PICTURE_ONLY = "text only", "picture only"  # metrics, as are the names below
 #: The score less that of "text only", on the same questions, paired.
 GAIN = "gain over text"
-#: The trained reader's share right; the score less that, paired; the score on the questions that it misses.
+#: The share that the trained reader gets right; the score less that, paired; the score where it is wrong.
 READER = TEXT_READER, READER_GAIN, MISSED = "text reader", "gain over the reader", "where the reader misses"
 READ = (
     "Text reader: it learned from the texts about the file's other images which option is right. Gain over "
     "it: paired, in points. Where it misses: accuracy on the n questions that it gets wrong."
 )
-SIDE, LEVEL = 224, 128  # pixels, gray level of the image that shows nothing
+SIDE, LEVEL = 224, 128  # of the image that shows nothing: pixels, gray level
 #: Marks of the baselines on bars of accuracy, and how a caption explains them.
 MARKS = {TEXT_ONLY: "D", PICTURE_ONLY: "o"}
 MARKED = "white marks: the same without the image (diamond) and without the text (circle)"
@@ -39,8 +39,9 @@ def make_gray() -> np.ndarray:
 
 
 def spread_blocks(blocks: Blocks, most: int) -> Blocks:
-    """As many blocks, evenly spread over all, as hold `most` records."""
-    numbers, count = blocks.numbers, math.ceil(most / blocks.size)
+    """Blocks for `most` records, rounded up to whole blocks, evenly spread over all."""
+    numbers = blocks.numbers
+    count = math.ceil(most / blocks.size)
     if len(numbers) <= count:
         return blocks
     chosen = {numbers[k * len(numbers) // count] for k in range(count)}
@@ -70,7 +71,7 @@ def read_texts(questions: Mapping[Any, Question]) -> dict[Any, float]:
 def _read_in_order(questions: tuple[Question, ...]) -> Sequence[float]:
     if len(questions) < FEWEST or len({choose_fold(question.scene) for question in questions}) < 2:
         return ()
-    texts, options, answers, scenes = zip(*questions, strict=True)
+    texts, options, answers, scenes = zip(*questions, strict=True)  # the columns
     return read_blindly(options, answers, scenes, texts).tolist()
 
 

@@ -25,7 +25,7 @@ from nein.reporting.tables import Column, Row, Table
 from nein.statistics import Estimate
 from nein.statistics.estimates import p_value
 
-_DIFFERENCE = {"statistic": "difference"}
+_DIFFERENCE = {"statistic": "difference"}  # selects the rows of differences, without the two means
 NOTE = (
     "Means and differences over the samples scored in both runs; intervals and tests are clustered by source "
     "image. p below 0.05: the interval excludes 0. Holm: p corrected for the number of comparisons in the "
@@ -36,8 +36,8 @@ NOTE = (
 
 def name_metric(metric: str) -> str:
     """The title of a metric with ↑ (higher is better) or ↓; a benchmark's own metric goes by its name."""
-    row = METRICS.get(metric)
-    return f"{row.title} {'↑' if row.higher_is_better else '↓'}" if row else metric
+    entry = METRICS.get(metric)
+    return f"{entry.title} {'↑' if entry.higher_is_better else '↓'}" if entry else metric
 
 
 _ROWS = (Row("first", "A"), Row("second", "B"), Row("metric", names=name_metric), Row("variant"))
@@ -73,7 +73,7 @@ class Side:
 
 
 def choose_pairs(names: Sequence[str], baseline: str | None) -> list[tuple[str, str]]:
-    """The pairs to compare: all, or every run with the baseline, a run or an EDITOR. Raises UserError."""
+    """All pairs; or every other run with the baseline: a run, or all runs of an EDITOR. Raises UserError."""
     if baseline is None:
         return list(itertools.combinations(names, 2))
     baselines = [name for name in names if baseline in (name, name.rpartition("/")[0])]
@@ -109,9 +109,9 @@ def compare_metric(first: Side, second: Side, metric: str) -> Iterator[Figure]:
     if metric in first.corpus and metric in second.corpus:
         yield from _compare_corpus(first.corpus[metric], second.corpus[metric])
         return
-    span, unit = 1.0, "%"  # of a benchmark's own metric, a share
-    if entry := METRICS.get(metric):
-        span, unit = entry.span, "%" if entry.unit == "per cent" else ""
+    entry = METRICS.get(metric)
+    span = entry.span if entry else 1.0  # width of the range of values; a benchmark's own metric is a share
+    unit = "%" if entry is None or entry.unit == "per cent" else ""
     for (variant,), part in first.scores.where(metric=metric).groups("variant"):
         other = second.scores.where(metric=metric, variant=variant or None)
         for row in _compare_tables(part, other, span, unit):
@@ -123,7 +123,7 @@ def compare_metric(first: Side, second: Side, metric: str) -> Iterator[Figure]:
 
 
 def _compare_tables(first: ScoreTable, second: ScoreTable, span: float | None, unit: str) -> Iterator[Figure]:
-    """The rows of one comparison. span: width of the range of values; None: no range."""
+    """The rows of one comparison. span: width of the range of values; None: they have none."""
     a, b, clusters = first.pair(second)  # (N,) each: values of the samples scored in both, source images
     test = statistics.pairs_test(a, b, clusters, span)
     if test is None:
@@ -144,8 +144,9 @@ def _compare_corpus(first: Figure, second: Figure) -> Iterator[Figure]:
         return
     from nein.metrics.fid import FidInterval, subtract
 
-    intervals = [FidInterval(*(side[name] for name in FidInterval._fields)) for side in (first, second)]
-    change, n = subtract(*intervals), min(first["n"], second["n"])
+    intervals = [FidInterval(**{key: side[key] for key in FidInterval._fields}) for side in (first, second)]
+    change = subtract(intervals[0], intervals[1])
+    n = min(first["n"], second["n"])
     p = 1.0
     if change.standard_error and change.value:
         p = p_value(change.value / change.standard_error, len(change.left_out) - 1)
@@ -180,11 +181,10 @@ def list_worse(rows: Sequence[Figure], points: float) -> list[str]:
         # A gap is worse when it grows, whatever the direction of its metric.
         falls = row.get("variant") != "gap" and (entry is None or entry.higher_is_better)
         if (-row["high"] if falls else row["low"]) * scale > points:
-            name = " ".join(filter(None, (entry.title if entry else row["metric"], row.get("variant"))))
-            sentences.append(
-                f"{row['first']} is worse than {row['second']} by more than {points:g}: {name} "
-                f"{tables.format_estimate(row)}"
-            )
+            metric = entry.title if entry else row["metric"]
+            name = f"{metric} {row['variant']}" if row.get("variant") else metric
+            start = f"{row['first']} is worse than {row['second']} by more than {points:g}"
+            sentences.append(f"{start}: {name} {tables.format_estimate(row)}")
     return sentences
 
 
@@ -193,6 +193,7 @@ def make_table(rows: Sequence[Figure]) -> Table:
     tests = frames.select(pd.DataFrame(rows), **_DIFFERENCE)
     if "p_least" not in tests or tests["p_least"].isna().all():
         return COMPARISONS
+    # The smallest p that a test of each family can reach, after Holm.
     tests = tests.assign(corrected=tests["p_least"].astype(float) * tests["family"].astype(int))
     best = tests.loc[tests["corrected"].idxmin()]
     if best["corrected"] < 0.05:

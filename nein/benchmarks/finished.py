@@ -1,7 +1,7 @@
 """Commands that read finished runs of any benchmark: report, compare, export, leaderboard.
 
-They need manifest.json, figures.csv and scores.csv only. The second part, the leaderboard, ranks all models
-and remedies, ours and the papers', by negation gap, the one measure that all benchmarks have.
+They need manifest.json, figures.csv and scores.csv only. The second part, the leaderboard, ranks the models
+and remedies of all runs and of the papers by negation gap, the one measure that all benchmarks have.
 """
 
 from __future__ import annotations
@@ -37,10 +37,12 @@ def report(options: ReportConfig) -> str:
     by_benchmark: dict[str, list[Path]] = {}  # name -> run folders
     for folder in collect_runs(options.runs):
         by_benchmark.setdefault(registry.get_of_run(folder).name, []).append(folder)
-    page, complete = options.out.with_suffix(".html"), list[Path]()
-    links: list[tuple[str, str]] = []  # (file, title) of the pages of several benchmarks
+    page = options.out.with_suffix(".html")
+    complete: list[Path] = []
+    links: list[tuple[str, str]] = []  # (file, title) of the pages of several benchmarks; []: one benchmark
     for name, folders in by_benchmark.items():
-        benchmark, out = registry.get(name), page
+        benchmark = registry.get(name)
+        out = page
         if len(by_benchmark) > 1:
             out = page.with_stem(f"{page.stem}-{name}")
             links.append((out.name, f"{benchmark.title} in full"))
@@ -68,13 +70,14 @@ def compare(options: CompareConfig) -> str | int:
     sides = benchmark.sides(finished, options)
     if len(sides) < 2:
         track = getattr(options, "track", "all")
-        more = "" if track == "all" else f" of track '{track}' (--track all compares every track)"
-        raise UserError(f"A comparison needs two complete runs, not {len(sides)}{more}.")
+        of_track = "" if track == "all" else f" of track '{track}' (--track all compares every track)"
+        raise UserError(f"A comparison needs two complete runs, not {len(sides)}{of_track}.")
     pairs = comparing.choose_pairs([*sides], options.baseline)
     rows = comparing.compare_runs(sides, pairs, options.metrics, options.family)
     if not rows:
         raise UserError("These runs have no metric in common; score them with the same --metrics.")
-    figures, table = frames.frame(rows, benchmark=benchmark.name), comparing.make_table(rows)
+    figures = frames.frame(rows, benchmark=benchmark.name)
+    table = comparing.make_table(rows)
     [sheet] = tables.make_sheets([table], figures)
     if options.format == "csv":
         text = frames.to_csv(figures)
@@ -99,8 +102,8 @@ def _load_complete(benchmark: Benchmark, folders: Sequence[Path]) -> tuple[list[
 
 
 def select_options(options: Any, benchmark: Benchmark, config: type[Any], others: Sequence[str] = ()) -> Any:
-    """The options as the benchmark's class `config`. Raises UserError for an option that neither it nor, in a
-    report of several benchmarks, one of the `others` has."""
+    """The options as the benchmark's class `config`. Raises UserError for a given option that it lacks; in a
+    report of several benchmarks, that the classes of all `others` lack, too."""
     configs = [config, *(registry.get(name).report_config for name in others)]
     accepted = {field.name for each in configs for field in dataclasses.fields(each)}
     for field in dataclasses.fields(options):
@@ -133,7 +136,7 @@ def export(config: ExportConfig) -> str:
 
 
 # --- the leaderboard -------------------------------------------------------------------------
-#: Models that do not read: their small gap means nothing.
+#: Models that do not read their input: their small gap means nothing.
 BASELINES = ("identity", "solid", "random", "constant")
 MEASURED, PUBLISHED = "measured here", "as published"  # entries of the column "source"
 NOTES = (
@@ -160,12 +163,11 @@ def write_overview(
 ) -> str:
     """Writes the page of the gaps of runs; returns the text to print. given: paths of the command line."""
     atomic.make_folder(out.parent)
-    groups = registry.group_by_data(folders)
-    # Gaps are compared within a benchmark and its data.
-    board = sort_board([row for group in groups for row in _measure_gaps(*group, given)])
+    groups = registry.group_by_data(folders)  # gaps are compared within a benchmark and its data
+    board = sort_board([row for benchmark, runs in groups for row in _measure_gaps(benchmark, runs, given)])
     tests = [test for test in board["test"].unique() if test]
     ours = board[board["source"] != PUBLISHED]
-    names = dict.fromkeys(run.summary["model"] for _, members in groups for run in members)
+    names = dict.fromkeys(run.summary["model"] for _, runs in groups for run in runs)
     without_gap = ", ".join(name for name in names if name not in set(ours["model"]))
     note = f"Without a gap, and so not here: {without_gap} (NeIn: nein eval --control remove)."
     page = Page(
@@ -177,8 +179,9 @@ def write_overview(
         sections=make_sections(board),
     )
     files = write(out, board, page, formats)
-    page_line = [f"Pages: {', '.join(file for file, _ in links)}"] if links else []
-    return format_headline(ours, [GAPS], last=[*list_files(out, files, len(page.notes)), *page_line])
+    last = list_files(out, files, len(page.notes))
+    last += [f"Pages: {', '.join(file for file, _ in links)}"] if links else []
+    return format_headline(ours, [GAPS], last=last)
 
 
 def sort_board(rows: Sequence[frames.Figure]) -> pd.DataFrame:
@@ -202,16 +205,16 @@ def sort_board(rows: Sequence[frames.Figure]) -> pd.DataFrame:
 def _measure_gaps(
     benchmark: Benchmark, members: Sequence[Finished], paths: Sequence[Path]
 ) -> Iterator[frames.Figure]:
-    """The gaps of finished runs on the same data; a run without its blocks was made elsewhere. paths: on the
-    command line; the one of such a run is its source."""
+    """The gaps of finished runs on the same data. A run without its blocks was made elsewhere: its source is
+    then the one of the `paths`, of the command line, that holds it."""
     by_name = {run.name: run for run in members}
     for row in frames.records(benchmark.gaps(members)):
         run = by_name[row["run"]]
         labels = {"benchmark": benchmark.name, "model": row["model"], "date": run.summary["date"][:10]}
         labels["source"] = MEASURED
         if not any(map(run.folder.list_blocks, run.manifest["selected"])):
-            origin = next(path for path in paths if run.folder.path.is_relative_to(path))
-            labels |= {"source": origin.name, "elsewhere": origin.name}
+            origin = next(path.name for path in paths if run.folder.path.is_relative_to(path))
+            labels |= {"source": origin, "elsewhere": origin}
         ends = ("statistic", "value", "low", "high", "n", "unscored", "standard_error", "unit")
         test = f"{benchmark.title} {run.summary['data'] or 'own data'}: {row['measure']}"
         yield {**labels, "task": "field", "test": test, **{name: row[name] for name in ends}}
@@ -227,7 +230,7 @@ def _list_paper_gaps(benchmark: Benchmark) -> Iterator[frames.Figure]:
         yield from frames.gap(affirmed, negated, gap, **labels)
 
 
-_GAP = {"statistic": "gap"}
+_GAP = {"statistic": "gap"}  # selects the rows of gaps, without their two ends
 _GAP_COLUMNS = (
     Column("affirmed ↑", {"statistic": "affirmed"}, tables.value()),
     Column("negated ↑", {"statistic": "negated"}, tables.value()),

@@ -248,12 +248,11 @@ class Judge(Stage):
         replies = iter(judges.ask(self.kind, model, arrays, words, JUDGE_OPTIONS) if readable else ())
         rows = []
         for questions, image in inputs:
-            if isinstance(image, str):
-                rows += [question.answer(judges.make_unanswered(image)) for question in questions]
-                continue
-            for question, verdict in zip(questions, next(replies), strict=True):
-                rows.append(question.answer(verdict))
-                rows[-1].again = "error" in verdict["reply"]
+            no_image = isinstance(image, str)
+            verdicts = [judges.make_unanswered(image)] * len(questions) if no_image else next(replies)
+            for question, verdict in zip(questions, verdicts, strict=True):
+                again = not no_image and "error" in verdict["reply"]
+                rows.append(replace(question.answer(verdict), again=again))
         return {self.kind: rows}
 
     def is_valid(self, output: str, number: int, rows: list[Question]) -> bool:
@@ -360,7 +359,6 @@ class Generators(Benchmark):
         # What the identities of all runs share.
         shared = {"prompts": prompts.facts["sha256"], "seed": config.seed, "samples": config.samples}
         shared |= machine_identity(config, device)
-
         # The judges, which all generators share.
         judge_models = {}  # kind of judge -> its model
         asked = Counter(question.kind for image in plan for question in image.questions)  # kind -> questions
@@ -390,7 +388,6 @@ class Generators(Benchmark):
                 identity = {"generator": name, **config.generator_options}
                 with_files["generator"] = reference.removeprefix("diffusers:")
             identity |= {**shared, **references.digest_models(with_files)}
-
             # Its stages.
             place = "remote" if one_per_call else "device"
             model = Model.one(text, load, place, kind="generator", requests=int(not served))

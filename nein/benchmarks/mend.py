@@ -29,15 +29,16 @@ from nein.reporting.tables import Column, Row, Table
 
 
 def run(config: MendConfig, executor: Executor) -> str | int | None:
-    """The command. Raises UserError for a model without a remedy, or of unknown kind."""
+    """The command; returns the text to print. Raises UserError for a model that no remedy fits."""
     kind = KINDS[find_kind(config)]
-    benchmark, remedies = registry.get(kind.benchmark), config.mend or list_applicable(config)
+    benchmark = registry.get(kind.benchmark)
+    remedies = config.mend or list_applicable(config)
     if not remedies:
         raise UserError(f"No remedy applies to '{config.model}' without another model; pass --mend REMEDY.")
     # A local model is loaded once for all remedies; a served one is called per remedy, to count its requests.
     groups = [remedies]
     if is_served(references.split_label(config.model)[1]):
-        groups = [[], *([remedy] for remedy in remedies)]
+        groups = [[], *([remedy] for remedy in remedies)]  # []: the unchanged model
     for group in groups:
         benchmark(make_command(config, group), executor)
     if not executor.concludes:
@@ -65,7 +66,8 @@ def run(config: MendConfig, executor: Executor) -> str | int | None:
 
 def list_applicable(config: MendConfig) -> list[str]:
     """The remedies that need no second model and apply to this one, the cheapest first."""
-    kind, name = find_kind(config), references.split_label(config.model)[1]
+    kind = find_kind(config)
+    name = references.split_label(config.model)[1]
     if kind == "editor":
         row = editor_choice.choose_editor(config.model, config.preset, {}).editor
         pairs = editor_remedies.BY_RULE.items()
@@ -86,7 +88,7 @@ def compare_remedies(kind: Kind, folders: Mapping[str, Sequence[Any]]) -> Iterat
         sides = benchmark.sides(finished, None)
         run_names = {run.folder.path: run.name for run in finished}
         for mended, unchanged in zip(folders[remedy], folders[""], strict=True):
-            track_or_data = mended.path.name  # of NeIn, or of another benchmark
+            track_or_data = mended.path.name  # track of NeIn, data of another benchmark
             suffix = f" ({track_or_data})" if len(folders[""]) > 1 and kind.benchmark != "nein" else ""
             for row in compare.compare_runs(sides, [(run_names[mended.path], run_names[unchanged.path])]):
                 variant = row.get("variant") or track_or_data  # FID has no variant
@@ -162,7 +164,7 @@ def recommend(verdicts: Sequence[Figure], rows: Sequence[Figure]) -> str:
     gaps = [row for row in rows if row["variant"] == "gap"]
     changes = [row for row in gaps if row["statistic"] == "difference"]
     unchanged = next((row for row in gaps if row["statistic"] == "second"), None)
-    start = "No gap was measured."
+    start = "No gap was measured."  # first sentence
     if unchanged:
         basis = f"{_title(unchanged['metric'])}, {changes[0]['n']} samples"
         gap = tables.format_number(unchanged["value"], "points")

@@ -17,14 +17,14 @@ from nein.loading.references import Need, parse_reference
 class Kind(NamedTuple):
     """A kind of model, and the benchmark command that evaluates it."""
 
-    benchmark: str
+    benchmark: str  # name of the benchmark
     option: str  # option of that command that takes the model
     limit: int  # samples, unless --limit is given
     affirmative: tuple[str, ...]  # variants without negation, which a remedy must not make worse
     fixed: Mapping[str, Any]  # options that `nein mend` always passes
 
 
-KINDS = {
+KINDS = {  # value of --kind -> kind
     "editor": Kind("nein", "editor", 48, ("remove",), {"control": ["remove"]}),
     "encoder": Kind("negbench", "model", 500, ("original", "affirmation"), {"blind": 0}),
     "vlm": Kind("negvqa", "model", 320, ("original",), {"blind": 0}),
@@ -76,7 +76,8 @@ def find_kind(config: MendConfig) -> str:
     from nein import editors
     from nein.benchmarks.negbench.models import MODELS
     from nein.editors.presets import read_index
-    from nein.metrics import dual_prefix
+    from nein.metrics import MetricError, dual_prefix
+    from nein.metrics.loading import read_model_type
     from nein.models import references
 
     if config.kind is not None:
@@ -97,21 +98,12 @@ def find_kind(config: MendConfig) -> str:
         return "editor"
     from transformers.models.auto import modeling_auto as auto
 
-    model_type = read_model_type(location) if location else ""
+    try:
+        model_type = read_model_type(location) if location else None
+    except MetricError:  # it has no configuration that can be read
+        raise error from None
     if model_type in auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
         return "vlm"
     if model_type in auto.MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES:
         return "encoder"
     raise error
-
-
-def read_model_type(location: str) -> str:
-    """`model_type` of the model's config.json (transformers); "" without one."""
-    from transformers import PretrainedConfig
-
-    parsed = parse_reference(location)
-    try:
-        config, _ = PretrainedConfig.get_config_dict(parsed.name, revision=parsed.revision)
-        return str(config.get("model_type", ""))
-    except (OSError, ValueError):
-        return ""

@@ -38,7 +38,7 @@ def estimate_requests(config: Any) -> Iterator[str]:
     benchmark = next(each for each in map(registry.get, registry.names()) if each.config is type(config))
     # Count requests by model: the work left, and the work done, by the same rule.
     requests_left, requests_done = Counter[str](), Counter[str]()
-    editors = set[str]()
+    editors = set[str]()  # references
     for run in benchmark.runs(config, "cpu"):
         for stage in run.stages:
             blocks_done = set.intersection(*(run.folder.list_blocks(output) for output in stage.outputs))
@@ -75,10 +75,10 @@ def estimate_requests(config: Any) -> Iterator[str]:
 # --- nein status -----------------------------------------------------------------------------
 @dataclass
 class StageProgress:
-    """A stage of a run: the samples of each of its outputs, and (time, samples) of each finished block."""
+    """A stage of a run, and what is finished of it."""
 
-    counts: list[int] = field(default_factory=list)
-    blocks: list[tuple[float, int]] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)  # samples of each output
+    blocks: list[tuple[float, int]] = field(default_factory=list)  # (time, samples) of each finished block
 
 
 def status(config: Runs) -> str:
@@ -87,7 +87,8 @@ def status(config: Runs) -> str:
     stages = {run: _read_stages(folder) for run, folder in runs.items()}
     every = [stage for of_run in stages.values() for stage in of_run.values()]
     block_times = sorted(at for stage in every for at, _ in stage.blocks)
-    lines, commands = [], []
+    lines = []
+    commands = []  # that are at work
     for run, folder in runs.items():
         calls = folder.manifest()["invocations"] or [{"started": "1970-01-01"}]
         start = datetime.datetime.fromisoformat(calls[-1]["started"]).timestamp()
@@ -100,6 +101,7 @@ def status(config: Runs) -> str:
             lines.append(f"  {name}: {_describe_progress(stage, start, block_times)}")
     paid = (line for path in config.runs for line in describe_spending(read_spending(path)))
     lines += dict.fromkeys([*commands, *paid])
+    # Names in folders are not ours: no control character reaches the terminal.
     return "".join("".join(c if c.isprintable() else "?" for c in line) + "\n" for line in lines)
 
 
@@ -121,10 +123,11 @@ WINDOW = 600.0  # seconds over which the rate is measured
 
 def _describe_progress(stage: StageProgress, start: float, block_times: list[float]) -> str:
     """Samples done, rate, time left. start: of the command; block_times: of blocks of all stages, sorted."""
-    counts, now = stage.counts, time.time()
-    done, total = sum(samples for _, samples in stage.blocks), sum(counts)
+    now = time.time()
+    done, total = sum(samples for _, samples in stage.blocks), sum(stage.counts)
+    outputs = len(stage.counts)
     text = f"{done:,} of {total:,} "
-    text += "samples" if len(counts) == 1 else f"({len(counts)} x {counts[0]:,} samples)"
+    text += "samples" if outputs == 1 else f"({outputs} x {stage.counts[0]:,} samples)"
     since = max(start, now - WINDOW)
     recent = [block for block in stage.blocks if block[0] > since]
     if recent and done != total:

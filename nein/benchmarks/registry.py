@@ -19,7 +19,6 @@ from nein.loading.errors import UserError, unknown
 if TYPE_CHECKING:
     from nein.benchmarks.runner import Benchmark, Finished
 
-GROUP = "nein.benchmarks"
 OURS = {  # name -> "module:object"
     "nein": "nein.benchmarks.nein.run:NEIN",
     "negbench": "nein.benchmarks.negbench.runs:NEGBENCH",
@@ -31,7 +30,7 @@ OURS = {  # name -> "module:object"
 
 def plugins() -> dict[str, str]:
     """Name -> "module:object" of the benchmarks of installed packages; none replaces one of ours."""
-    points = importlib.metadata.entry_points(group=GROUP)
+    points = importlib.metadata.entry_points(group="nein.benchmarks")
     return {point.name: point.value for point in points if point.name not in OURS}
 
 

@@ -30,7 +30,7 @@ from nein.wording.families import find_named
 
 
 def find_invented(text: str, sample: Sample, objects: Sequence[str]) -> list[str]:
-    """The `objects` that the text names, and neither instruction nor caption or truth of its image."""
+    """The `objects` that the text names, although instruction, caption and truth of the image do not."""
     names = {sample.object, *(thing.name for thing in sample.things)}
     names |= {*find_named([sample.negative, sample.caption], objects)}
     return [noun for noun in find_named([text], objects) if noun not in names]
@@ -40,30 +40,30 @@ def find_invented(text: str, sample: Sample, objects: Sequence[str]) -> list[str
 class Rewriting:
     """A line of rewritten/000/000012.jsonl."""
 
-    id: str
-    source: str
+    id: str  # of the sample
+    source: str  # of its image
     instruction: str
-    thing: str
-    text: str | None = None
+    thing: str  # that the instruction denies
+    text: str | None = None  # the rewritten instruction
     error: str = ""  # why there is no text
 
 
 class RewritersDir(Folder):
-    row_types: ClassVar = {"rewritten": Rewriting}
+    row_types: ClassVar = {"rewritten": Rewriting}  # by output
 
 
 @dataclass(kw_only=True)
 class Rewrite(Stage):
-    """Rewrites the instruction of every sample. The model is a `Rewriter`; shows_images: it gets them."""
+    """Rewrites the instruction of every sample."""
 
     blocks: Blocks
     samples: Sequence[Sample]
-    model: Model
-    shows_images: bool = False
+    model: Model  # loads a `Rewriter`
+    shows_images: bool = False  # whether the rewriter gets the images
     name, outputs = "rewritten", ("rewritten",)
 
     def read(self, number: int) -> list[tuple[Sample, Any]]:
-        """The samples of a block, each with its image (H, W, 3) uint8, or why it has none."""
+        """The samples of a block, each with its image; None: not shown; a text: why it has none."""
         members = []
         for index in self.blocks.members(number):
             sample = self.samples[index]
@@ -73,12 +73,13 @@ class Rewrite(Stage):
 
     def work(self, model: Any, members: list[Any], missing: tuple[str, ...]) -> dict[str, list[Rewriting]]:
         readable = [(sample, image) for sample, image in members if not isinstance(image, str)]
-        instructions, images = [sample.negative for sample, _ in readable], [image for _, image in readable]
-        rewordings = iter(model.rewrite(instructions, images))
+        instructions = [sample.negative for sample, _ in readable]
+        rewordings = iter(model.rewrite(instructions, [image for _, image in readable]))
         rows = []
         for sample, image in members:
-            text, error = None, image
-            if not isinstance(image, str):
+            if isinstance(image, str):
+                text, error = None, image
+            else:
                 text, error, _ = next(rewordings)
             rows.append(Rewriting(sample.id, sample.source_id, sample.negative, sample.object, text, error))
         return {"rewritten": rows}
@@ -97,19 +98,20 @@ SHARES = Table(
 
 
 class Rewriters(Benchmark):
-    name, title, config, folder = "rewriters", "Rewriters", RewritersConfig, RewritersDir
+    name, title = "rewriters", "Rewriters"
+    config, folder = RewritersConfig, RewritersDir
     about = "measure what rewriters make of negative instructions"
     sections = (Section("outcomes", "Rewriters", (SHARES,)),)
 
     def runs(self, config: RewritersConfig, device: str) -> list[Run]:
         dataset = data.load(config.data, split=config.split)
         services = Services.create(config, config.out_dir / "cache" / "answers.sqlite")
-        runs = []
         options: dict[str, Any] = {"services": services, "device": device, "dtype": config.dtype}
+        runs = []
         for label, reference in map(split_label, config.rewriter):
             name = label or reference
             rewriters.check(reference)
-            source = rewriters.find_source(reference)
+            source = rewriters.find_source(reference)  # the model that it asks; "": none
             served = is_served(source)
             load = functools.partial(rewriters.load, reference, **options)
             model = Model.one(reference, load, "remote" if served else "device")

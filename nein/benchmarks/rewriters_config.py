@@ -28,7 +28,5 @@ class RewritersConfig(Preset, Limit, RuntimeOptions, Output):
         from nein.models.needs import rewriter_needs
         from nein.models.references import split_label
 
-        needs = []
-        for rewriter in self.rewriter:
-            needs += rewriter_needs(split_label(rewriter)[1])
-        return needs
+        references = [split_label(rewriter)[1] for rewriter in self.rewriter]
+        return [need for reference in references for need in rewriter_needs(reference)]

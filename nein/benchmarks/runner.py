@@ -57,8 +57,7 @@ class Run:
     name: str  # in progress and tables
     identity: Mapping[str, Any]  # decides its rows: another value of any key is another run
     stages: Sequence[Stage]  # in order: a stage reads the outputs of those before it
-    # For the manifest, of the latest command; every command shows "preset", "protocol", "reference" (of the
-    # model) and "data" (`name`, `sha256`).
+    # For the manifest, of the latest command: "preset", "protocol", "reference" (of the model), "data", ...
     facts: Mapping[str, Any] = field(default_factory=dict)
     # Output -> its identity, if another value of these keys makes only this output another one.
     outputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -73,8 +72,7 @@ class Finished:
     folder: Any  # of the benchmark's own class
     name: str  # in tables
     figures: pd.DataFrame  # the estimates of figures.csv
-    run: Run | None = None  # None: not of the current command
-    unscored: int = 0  # samples
+    unscored: int = 0  # samples; 0 also if another command finished it
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
@@ -129,7 +127,6 @@ class Benchmark:
         return f"nein {self.command or self.name}"
 
     # --- what a subclass defines ---------------------------------------------------------------
-
     def runs(self, config: Any, device: str) -> Sequence[Run]:
         """The runs of a command. Checks names, data and models; loads no model."""
         raise NotImplementedError
@@ -164,8 +161,7 @@ class Benchmark:
         """Name of a run -> what `nein compare` compares of it."""
         sides = {}
         for run in finished:
-            every = ScoreTable.read(run.folder.path / SCORES_CSV)
-            table = self.comparable_scores(every, run.folder)
+            table = self.comparable_scores(ScoreTable.read(run.folder.path / SCORES_CSV), run.folder)
             gaps = None
             if self.gap:
                 affirmed, negated = (table.where(variant=name) for name in self.gap)
@@ -197,7 +193,6 @@ class Benchmark:
         raise UserError(f"{self.title} has no questions for another harness; omit --format.")
 
     # --- what a command does -------------------------------------------------------------------
-
     def __call__(self, config: Any, executor: Executor) -> str | int | None:
         """Runs the benchmark's command: computes what is missing, then estimates and report. Returns the text
         to print on the main process, or the exit code of `--fail-on-unscored`. Several processes may work on
@@ -283,9 +278,8 @@ class Benchmark:
             failures = len(failed.drop_duplicates(["id", "metric", "variant"]))
             retry = f" {failures} failed; retry with: {machine.shell_command()}" if failures else ""
             have = "has" if reasons.total() == 1 else "have"
-            sentence = f"{run.name}: {reasons.total()} {have} no score{why}.{retry}"
-            print(sentence, file=sys.stderr, flush=True)
-        return Finished(folder, run.name, figures, run, reasons.total())
+            print(f"{run.name}: {reasons.total()} {have} no score{why}.{retry}", file=sys.stderr, flush=True)
+        return Finished(folder, run.name, figures, reasons.total())
 
     def _track(self, config: Any, finished: Sequence[Finished]) -> None:
         """Sends estimates, headline tables, plots and the first edits of every run to the trackers."""
@@ -295,8 +289,7 @@ class Benchmark:
         paths = sorted(config.out_dir.glob("*.png"))
         for entry in finished:
             paths += sorted(entry.folder.path.glob("images/*/*.png"))[:4]
-        options = dataclasses.asdict(config)
-        tracking.log(config.trackers, config.out_dir, options, estimates, sheets, paths)
+        tracking.log(config.trackers, config.out_dir, dataclasses.asdict(config), estimates, sheets, paths)
 
     def load_finished(self, paths: Sequence[Path]) -> list[Finished]:
         """The finished runs in these folders; a second run of the same name goes by its path."""
@@ -423,9 +416,8 @@ def name_folders(names_and_models: Iterable[tuple[str, str]]) -> dict[str, str]:
     model_of: dict[str, str] = {}
     for name, model in names_and_models:
         if (other := model_of.setdefault(name, model)) != model:
-            raise UserError(
-                f"'{other}' and '{model}' have the same name, '{name}'; pass NAME=REFERENCE for one."
-            )
+            names = f"'{other}' and '{model}' have the same name, '{name}'"
+            raise UserError(f"{names}; pass NAME=REFERENCE for one.")
     return model_of
 
 

@@ -73,39 +73,38 @@ _INSTANCES = record({"annotations": list[_OBJECT], "categories": list[_CATEGORY]
 def read(
     *, captions: Path | None = None, instances: Path | None = None, folder: Path | None = None
 ) -> Annotations:
-    """Read a caption file, an instance file (which then lists the images), or both. folder: of the images
-    (default: that of the file that lists them). Raises UserError with file and entry."""
+    """Read a caption file, an instance file, or both; then the instance file lists the images. folder: of the
+    images (default: that of the file that lists them). Raises UserError with file and entry."""
     listing = instances or captions
     assert listing is not None, "pass a caption file or an instance file"
     caption_file: Row = atomic.read_json(captions, _CAPTIONS) if captions else {}
     instance_file: Row = atomic.read_json(instances, _INSTANCES) if instances else {}
     files: dict[Any, str] = {}  # image id -> file name
     for entry in (instance_file or caption_file)["images"]:
-        name, other = entry["file_name"], files.setdefault(entry["id"], entry["file_name"])
+        name, key = entry["file_name"], entry["id"]
+        other = files.setdefault(key, name)
         if other != name:
-            both = f"'{other}' and '{name}'"
-            raise UserError(f"'{listing}' gives {both} the same id, {entry['id']}; ids must be unique.")
-    texts: dict[Any, list[str]] = {key: [] for key in files}
+            raise UserError(f"'{listing}' gives '{other}' and '{name}' the same id, {key}; make ids unique.")
+    texts: dict[Any, list[str]] = {key: [] for key in files}  # by image id, as `objects`
     objects: dict[Any, list[Instance]] = {key: [] for key in files}
     for entry in caption_file.get("annotations", ()):
         if isinstance(entry.get("caption"), str) and entry["image_id"] in files:
             texts[entry["image_id"]].append(entry["caption"])
-    names = {entry["id"]: entry["name"] for entry in instance_file.get("categories", ())}
+    categories = {entry["id"]: entry["name"] for entry in instance_file.get("categories", ())}  # id -> name
     for entry in instance_file.get("annotations", ()):
-        category = names.get(entry["category_id"])
+        category = categories.get(entry["category_id"])
         if category is None:
             number = entry["category_id"]
             raise UserError(f"'{instances}': an annotation names the unknown category {number}.")
-        polygons = entry.get("segmentation")  # a crowd has a run-length mask in place of polygons
-        polygons = tuple(polygons) if isinstance(polygons, list) else ()
+        shape = entry.get("segmentation")  # polygons; of a crowd a run-length mask, which is not read
+        polygons = tuple(shape) if isinstance(shape, list) else ()
         if entry["image_id"] in files:
             is_crowd = bool(entry.get("iscrowd"))
             objects[entry["image_id"]].append(Instance(category, entry.get("bbox"), polygons, is_crowd))
-    parent = folder or listing.parent
-    images = [
-        CaptionedImage(name, tuple(texts[key]), tuple(objects[key]), parent) for key, name in files.items()
-    ]
-    return Annotations(tuple(images), tuple(dict.fromkeys(names.values())))
+    images = []
+    for key, name in files.items():
+        images.append(CaptionedImage(name, tuple(texts[key]), tuple(objects[key]), folder or listing.parent))
+    return Annotations(tuple(images), tuple(dict.fromkeys(categories.values())))
 
 
 def iter_images(path: Path) -> Iterator[CaptionedImage]:

@@ -7,8 +7,8 @@ lmms-eval   NAME.yaml and NAME.parquet: --include_path FOLDER --tasks NAME. Sour
 inspect     eval.yaml and NAME.parquet, as a data set of the hub: inspect eval hf/OWNER/DATASET. Source:
             inspect_ai 0.3, _eval/task/hf.py
 
-`Question.key` identifies a question in VLMEvalKit's and inspect's logs; lmms-eval's logs have its place among
-the questions, which are written and read in the order of their keys.
+`Question.key` names a question in the logs of VLMEvalKit and inspect. Logs of lmms-eval have its place among
+the questions, which are therefore written and read in the order of their keys.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from nein.engine import atomic
 from nein.loading.errors import UserError, message
 
 LOGS = (".xlsx", ".tsv", ".jsonl", ".json")  # endings of log files
-FORMATS = ("vlmevalkit", "lmms-eval", "inspect")
-#: The prompt of NegVQA (section 4.1); lmms-eval and inspect are given it, VLMEvalKit has one for each model.
+FORMATS = ("vlmevalkit", "lmms-eval", "inspect")  # of `write`
+#: The prompt of NegVQA (section 4.1), for lmms-eval and inspect; VLMEvalKit has a prompt for each model.
 PROMPT = "{question}\n{options}\nAnswer with the option's letter from the given choices directly."
 
 
@@ -48,7 +48,7 @@ class Question:
 
     @property
     def prompt(self) -> str:
-        """The question in NegVQA's words."""
+        """The question and its options in NegVQA's words."""
         lines = (f"{letter}. {option}" for letter, option in zip(LETTERS, self.options, strict=False))
         return PROMPT.format(question=self.text, options="\n".join(lines))
 
@@ -59,8 +59,7 @@ def _by_key(questions: Iterable[Question]) -> dict[str, Question]:
 
 
 def write(questions: Iterable[Question], form: str, folder: Path, name: str) -> list[Path]:
-    """Write the task `name` in the format `form` of FORMATS below `folder`; return its files. Raises
-    UserError without a question."""
+    """Write a task in the format `form` of FORMATS; return its files. Raises UserError without questions."""
     questions = [*_by_key(questions).values()]
     if not questions:
         raise UserError("The run has no questions to export; give --data as in its own command.")
@@ -73,14 +72,15 @@ def write(questions: Iterable[Question], form: str, folder: Path, name: str) -> 
     data = folder / f"{name}.parquet"
     _write_parquet([_parquet_row(question) for question in questions], data)
     if form == "lmms-eval":
-        path, facts = folder / f"{name}.yaml", _describe_lmms_eval(name, data)
+        path, task = folder / f"{name}.yaml", _describe_lmms_eval(name, data)
     else:
-        path, facts = folder / "eval.yaml", _describe_inspect(name)
-    atomic.write_text(path, yaml.safe_dump(facts, sort_keys=False, allow_unicode=True))
+        path, task = folder / "eval.yaml", _describe_inspect(name)
+    atomic.write_text(path, yaml.safe_dump(task, sort_keys=False, allow_unicode=True))
     return [path, data]
 
 
 def _tsv_row(question: Question) -> dict[str, str]:
+    """The row of VLMEvalKit; options are in the columns A, B, ..."""
     image = base64.b64encode(question.read_image()).decode()
     row = {"index": question.key, "image": image, "question": question.text}
     row |= zip(LETTERS, question.options, strict=False)
@@ -92,7 +92,7 @@ def _parquet_row(question: Question) -> dict[str, Any]:
     content = question.read_image()
     kind = {b"\x89PNG": "png", b"RIFF": "webp"}.get(content[:4], "jpeg")
     uri = f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
-    image = {"bytes": content, "path": None}
+    image = {"bytes": content, "path": None}  # a cell of `datasets.Image`
     row = {"key": question.key, "image": image, "image_uri": uri, "question": question.text}
     row |= {"choices": list(question.options), "prompt": question.prompt}
     return {**row, "answer": question.answer, "category": question.category}
@@ -142,10 +142,8 @@ def _describe_inspect(name: str) -> dict[str, Any]:
 
 
 # --- answers ------------------------------------------------------------------------------------------
-
-
 def read_answers(path: Path, questions: Iterable[Question]) -> dict[str, str]:
-    """The answers of a log (inspect: of its first epoch) by the key of the question, "" where it has none.
+    """The answers of a log (inspect: of its first epoch) by the key of the question; "": no answer.
 
     path       .xlsx or .tsv of VLMEvalKit, with the columns `index`, `prediction`, and maybe `answer`; .jsonl
                of lmms-eval --log_samples; .json of inspect --log-format json.
@@ -168,9 +166,8 @@ def read_answers(path: Path, questions: Iterable[Question]) -> dict[str, str]:
         if key not in by_key:
             raise UserError(f"'{path}' has answers to other questions, such as '{key}'; {same}")
         if right not in (None, by_key[key].answer):
-            raise UserError(
-                f"'{path}' takes {right} as the right answer to '{key}', not {by_key[key].answer}; {same}"
-            )
+            wrong = f"takes {right} as the right answer to '{key}', not {by_key[key].answer}"
+            raise UserError(f"'{path}' {wrong}; {same}")
     return {key: text for key, _, text in rows}
 
 

@@ -28,16 +28,16 @@ from nein.loading.digests import json_digest
 from nein.loading.errors import Problems, UserError, near_match, unknown
 from nein.nano import data as nano_data
 from nein.nano import scope
-from nein.nano.data import FIELDS as FIELDS
+from nein.nano.data import FIELDS as FIELDS  # the five official fields
 from nein.nano.scenes import find_world, is_nano
 from nein.wording import families
 from nein.wording.families import DEPTH, OTHERS, find_named
 
-_THING: Any = record({"name": str, "stays": bool, "without": str})
-#: Fields that the official files lack; `object`: where the sentence does not name it in English.
+_THING: Any = record({"name": str, "stays": bool, "without": str})  # see `SceneObject`
+#: Fields that the official files lack; `object`: if the sentence does not name it in English.
 _OPTIONAL = {"family": str, "object": str, "others": int, "depth": int, "things": list[_THING]}
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".tif", ".tiff", ".bmp")  # in lower or upper case
-TRACKS = ("negative", "remove", "add")
+TRACKS = ("negative", "remove", "add")  # the instructions of a sample: see `Sample.instruction`
 
 
 # --- samples ---------------------------------------------------------------------------------------------
@@ -47,7 +47,7 @@ class SceneObject:
 
     name: str
     stays: bool  # whether the right edit leaves it
-    without: Path  # the image without it
+    without: Path  # file of the image without it
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Dataset:
     """All samples and their origin."""
 
     samples: Sequence[Sample]
-    origin: Row  # kind, annotation file, split, ...: enough for `reload`
+    origin: Row  # kind, annotation file, split, ...: what `reload` needs
     missing: frozenset[str] = frozenset()  # names of COCO and NeIn images that are in no folder
 
     @functools.cached_property
@@ -111,7 +111,7 @@ class Dataset:
         return [position[name] for name in names]
 
     def members(self, block: range) -> Sequence[Sample]:
-        """The samples of a block of indices."""
+        """The samples of a block, given its indices."""
         return self.samples[block.start : block.stop]
 
     def facts(self, blocks: Blocks) -> Row:
@@ -123,21 +123,17 @@ class Dataset:
 # --- reading a folder ------------------------------------------------------------------------------------
 def load_folder(root: Path, *, split: str = "val", columns: Mapping[str, str] | None = None) -> Dataset:
     """Read the official layout: `<split>.json`, `coco_for_<split>/` and `nein_<split>/` in `root`, in the
-    file's order. Images are not opened. Raises UserError with every problem of the records.
-
-    columns  Official field name -> name in this file, if they differ.
-    """
+    file's order. Images are not opened. columns: official field name -> name in this file, if they differ.
+    Raises UserError with every problem of the records."""
     if not root.is_dir():
-        raise UserError(
-            f"'{root}' is not a folder; pass a folder in NeIn's official layout, hub:OWNER/NAME or nano."
-        )
+        raise UserError(f"'{root}' is not a folder; pass a folder in NeIn's layout, hub:OWNER/NAME or nano.")
     file, folders = root / f"{split}.json", [root / f"coco_for_{split}", root / f"nein_{split}"]
     for path in (file, *folders):
         if not path.exists():
             raise UserError(f"'{root}' has no {path.name}; pass another --split.")
-    names = {field: (columns or {}).get(field, field) for field in FIELDS}
-    fields = dict.fromkeys(names.values(), str) | {key: NotRequired[kind] for key, kind in _OPTIONAL.items()}
-    row_type: Any = record(fields)
+    names = {field: (columns or {}).get(field, field) for field in FIELDS}  # official name -> in this file
+    keys = dict.fromkeys(names.values(), str) | {key: NotRequired[kind] for key, kind in _OPTIONAL.items()}
+    row_type: Any = record(keys)
     rows = atomic.read_json(file, list[row_type])
     images: list[dict[str, list[Path]]] = [{}, {}]  # for each folder: `image_name` -> files
     for files, folder in zip(images, folders, strict=True):
@@ -148,19 +144,19 @@ def load_folder(root: Path, *, split: str = "val", columns: Mapping[str, str] | 
     stems = {stem for sample in samples for stem in (sample.id, sample.source_id)}
     origin: Row = {"kind": "folder", "split": split, "annotations": str(file.resolve())}
     origin["columns"] = dict(columns or {})
-    return Dataset(samples, origin, missing=frozenset(stems.difference(*images)))
+    return Dataset(samples, origin, missing=frozenset(stems - images[0].keys() - images[1].keys()))
 
 
 def _make_sample(
     row: Row, names: Mapping[str, str], folders: Sequence[Path], images: Sequence[Mapping[str, list[Path]]]
 ) -> Sample:
-    """folders, images: those of the COCO images, then those of the NeIn images. Raises ValueError."""
+    """The sample of a row. folders, images: of COCO's images, then of NeIn's. Raises ValueError."""
     allowed = {*names.values(), *_OPTIONAL}
-    superfluous = sorted(row.keys() - allowed)
-    if superfluous:
-        near = near_match(superfluous[0], allowed)
+    unknown_fields = sorted(row.keys() - allowed)
+    if unknown_fields:
+        near = near_match(unknown_fields[0], allowed)
         hint = f" (did you mean {near!r}?)" if near else ""
-        raise ValueError(f"unknown field: {superfluous[0]!r}{hint}")
+        raise ValueError(f"unknown field: {unknown_fields[0]!r}{hint}")
     texts = {field: row[name].strip() for field, name in names.items()}
     if not all(texts.values()):
         raise ValueError("a text that is empty")
@@ -180,8 +176,11 @@ def _make_sample(
         raise unknown("negation family", family, families.LABELS)
     generated, negative = texts["T_generated"], texts["T_negative"]
     noun = families.strip_article(row.get("object") or "") or families.find_object(generated, negative)
-    axes = {"others": OTHERS, "depth": DEPTH}  # field -> key of `difficulty`
     without = folders[1].parent / f"without_{folders[1].name.rpartition('_')[2]}"  # without_val/, nein_val/
+    things = []
+    for thing in row.get("things", ()):
+        things.append(SceneObject(thing["name"], thing["stays"], without / f"{thing['without']}.png"))
+    difficulties = {"others": OTHERS, "depth": DEPTH}  # field -> key of `difficulty`
     sample = Sample(
         id=stems[1],
         source_id=stems[0],
@@ -193,13 +192,10 @@ def _make_sample(
         source_path=paths[0],
         sample_path=paths[1],
         family=family,
-        things=tuple(
-            SceneObject(thing["name"], thing["stays"], without / f"{thing['without']}.png")
-            for thing in row.get("things", ())
-        ),
-        difficulty=tuple((axis, row[key]) for key, axis in axes.items() if key in row),
+        things=tuple(things),
+        difficulty=tuple((key, row[field]) for field, key in difficulties.items() if field in row),
     )
-    return replace(sample, source_path=paths[1]) if sample.stays else sample
+    return replace(sample, source_path=sample.sample_path) if sample.stays else sample
 
 
 def image_name(text: str) -> str:
@@ -227,8 +223,9 @@ def validate_images(samples: Iterable[Sample], source: str, full: bool = False) 
     """Raise UserError with every missing or unreadable image. full: decode the pixels, not the header."""
     from nein.engine.images import ImageError, decode, read_size
 
-    inspect = decode if full else read_size
-    problems, checked = Problems(), set[Path]()
+    inspect = decode if full else read_size  # both raise ImageError
+    problems = Problems()
+    checked = set[Path]()  # many samples share an image
     for sample in samples:
         roles = {thing.without: "picture without a thing" for thing in sample.things}
         roles |= {sample.source_path: "COCO image", sample.sample_path: "NeIn image"}
@@ -254,10 +251,8 @@ def load(
     cache: Path | None = None,
     families: Sequence[str] = (),
 ) -> Dataset:
-    """The samples of `read_samples` in the order of `interleave_sources`, so that a limit takes many images.
-
-    families  Labels of `nein.wording.families`, to reword the sentences (`rephrase_samples`).
-    """
+    """The samples of `read_samples` in the order of `interleave_sources`: a limit then takes many images.
+    families: labels of `nein.wording.families`, to reword the sentences (`rephrase_samples`)."""
     return _interleave(read_samples(data, split=split, columns=columns, cache=cache), families)
 
 
@@ -274,17 +269,17 @@ def read_samples(
         if key not in (*FIELDS, *IMAGE_COLUMNS):
             raise unknown("field of --columns", key, (*FIELDS, *IMAGE_COLUMNS))
     if is_nano(data):
-        root = (
-            scope.ensure_edits(split)
-            if data == scope.DATA
-            else nano_data.ensure_data_set(split, world=find_world(data))
-        )
-        dataset, origin = load_folder(root, split=split), {"kind": "nano"}
+        if data == scope.DATA:
+            root = scope.ensure_edits(split)
+        else:
+            root = nano_data.ensure_data_set(split, world=find_world(data))
+        origin: Row = {"kind": "nano"}
     elif reference := hub.parse(data):
         root = lay_out_hub(reference, split, columns or {}, cache or atomic.cache_root())
-        dataset, origin = load_folder(root, split=split), {"kind": "hub", **reference._asdict()}
+        origin = {"kind": "hub", **reference._asdict()}
     else:
-        dataset, origin = load_folder(Path(data), split=split, columns=columns), {}
+        return load_folder(Path(data), split=split, columns=columns)
+    dataset = load_folder(root, split=split)
     return replace(dataset, origin={**dataset.origin, **origin})
 
 
@@ -306,7 +301,7 @@ def _interleave(data: Dataset, families: Sequence[str]) -> Dataset:
 def lay_out_hub(data: hub.Reference, split: str, columns: Mapping[str, str], cache: Path) -> Path:
     """Write a data set of the hub in the official layout, once; returns the folder. Raises UserError."""
     if not hub.find_version(data):
-        hub.read(data, split)  # the version is known after the download
+        hub.read(data, split)  # downloads it; its version is known then
     facts = {"name": data.name, "version": hub.find_version(data), "columns": columns}
     root = cache / "hub" / f"{data.name.replace('/', '--')}-{split}-{json_digest(facts)[:16]}"
     if (root / f"{split}.json").is_file():  # written last, so the rest is there, too
@@ -321,13 +316,15 @@ def lay_out_hub(data: hub.Reference, split: str, columns: Mapping[str, str], cac
             f"{', '.join(table.column_names)}. Map fields to columns, "
             "for example --columns.T_negative prompt."
         )
+    # Column of an image -> its folder, and the field with its name.
     folders = {"source_image": (f"coco_for_{split}", "COCO"), "sample_image": (f"nein_{split}", "NeIn")}
-    records, written = [], set[Path]()
+    records = []
+    written = set[Path]()  # samples share source images
     for row in table:
         record = {field: str(row[names[field]]) for field in FIELDS}
         record |= {name: str(row[name]) for name in ("family", "object") if row.get(name) is not None}
         records.append(record)
-        for key, (folder, stem) in folders.items():
+        for key, (folder, field) in folders.items():
             if names[key] not in table.column_names:
                 continue
             cell = row[names[key]]
@@ -335,7 +332,7 @@ def lay_out_hub(data: hub.Reference, split: str, columns: Mapping[str, str], cac
                 raise UserError(f"{source} has no image files in column '{names[key]}'.")
             content = cell["bytes"]
             suffix = "webp" if content[8:12] == b"WEBP" else "png" if content[:4] == b"\x89PNG" else "jpg"
-            file = root / folder / f"{Path(record[stem]).name}.{suffix}"
+            file = root / folder / f"{Path(record[field]).name}.{suffix}"
             if file not in written:
                 written.add(file)
                 atomic.write_bytes(file, content)
@@ -345,8 +342,8 @@ def lay_out_hub(data: hub.Reference, split: str, columns: Mapping[str, str], cac
 
 # --- rewording -------------------------------------------------------------------------------------------
 def rephrase_samples(data: Dataset, labels: Sequence[str]) -> Dataset:
-    """Give every sample a sentence of one of the families, drawn by its id; leave out those that no family
-    fits, and count them in `origin`. If the object must stay, the target is the input. Raises UserError."""
+    """Give every sample a sentence of one of the families, drawn by its id. Samples that no family fits are
+    left out and counted in `origin`. If the object must stay, the target is the input. Raises UserError."""
     if families.MINIMAL_PAIRS in labels:
         return _minimal_pairs(data, labels)
     for label in labels:
@@ -377,25 +374,22 @@ def rephrase_samples(data: Dataset, labels: Sequence[str]) -> Dataset:
 
 
 def _minimal_pairs(data: Dataset, labels: Sequence[str]) -> Dataset:
-    """Make four samples of each plain or implicit one: sentence affirmed or denied, object present or absent.
-    The target is the image of which the sentence is true."""
+    """Make four samples of each plain or implicit one: the sentence affirms or denies, the input has the
+    object or lacks it. The target is the image of which the sentence is true."""
     if len(labels) > 1:
         raise UserError(f"--families {families.MINIMAL_PAIRS} excludes all other families; pass it alone.")
     cells = []
     for sample in data.samples:
         if (sample.family or "plain") not in families.DENYING:
             continue
-        images = sample.sample_path, sample.source_path
+        images = sample.sample_path, sample.source_path  # with the object, without it
         for label, (denied, absent) in families.CELLS.items():
             cell = replace(sample, family=label, sample_path=images[absent], source_path=images[denied])
             if not denied:
-                text = families.affirm(sample.template, sample.object)
-                cell = replace(cell, negative=text, template=None)
+                cell = replace(cell, negative=families.affirm(sample.template, sample.object), template=None)
             cells.append(replace(cell, id=f"{sample.id}_{label.replace(', ', '_')}"))
     if not cells:
-        raise UserError(
-            "The data have no sample whose sentence only denies its object; pairs need such samples."
-        )
+        raise UserError("No sample has a sentence that only denies its object; pairs need such samples.")
     left_out = len(data.samples) - len(cells) // len(families.CELLS)
     origin = {**data.origin, "families": list(labels), "not said": left_out}
     return Dataset(tuple(cells), origin, data.missing)
@@ -405,10 +399,10 @@ def _rephrase(
     sample: Sample, labels: Sequence[str], absent: Sequence[str], objects: Sequence[str]
 ) -> Sample | None:
     """A sample with a sentence of one of the families; None if all need a second object and none is known.
-    absent: objects denied of the source image; objects: all of the data set."""
+    absent: objects that the samples of its source image deny; objects: all of the data set."""
     others = [name for name in absent if name != sample.object]
     present = [name for name in find_named((sample.caption,), objects) if name not in absent]
-    has = {"": True, "T": bool(others), "A": bool(present)}  # by `Family.needs`
+    has = {"": True, "T": bool(others), "A": bool(present)}  # value of `Family.needs` -> whether it is there
     possible = [label for label in labels if has[families.FAMILIES[label].needs]]
     if not possible:
         return None

@@ -44,10 +44,8 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Prompts:
-    """The prompts of a source. name: of its file, or "nano"."""
-
     records: Sequence[Prompt]
-    name: str
+    name: str  # of their file, or "nano"
 
     @property
     def facts(self) -> Json:
@@ -109,8 +107,7 @@ def _read_table(path: Path) -> Iterator[tuple[str, Prompt]]:
 
 
 def _split_things(text: str) -> tuple[str, ...]:
-    things = [thing.strip() for thing in text.split(";")]
-    return tuple(thing for thing in things if thing)
+    return tuple(thing.strip() for thing in text.split(";") if thing.strip())
 
 
 def _read_spacevlm(path: Path) -> Iterator[tuple[str, Prompt]]:
@@ -142,8 +139,7 @@ def _read_unigenbench(path: Path) -> Iterator[tuple[str, Prompt]]:
         place = f"'{path}', line {line}"
         ending = "_en" if "prompt_en" in row else ""  # of the columns' names
         entry = atomic.parse(row[f"sub_dims{ending}"].encode(), _POINTS, place)
-        # Dictionaries as sets that keep their order.
-        forbidden, wanted, left_out = dict[str, None](), dict[str, None](), dict[str, None]()
+        forbidden, wanted, left_out = dict[str, None](), dict[str, None](), dict[str, None]()  # ordered sets
         for point, phrase in zip(entry["Testpoints"], entry["Testpoint Description"], strict=False):
             if point == NEGATION:
                 things = read_denial(phrase)

@@ -46,9 +46,9 @@ from nein.reporting import figures as frames
 from nein.reporting import tables
 
 log = logging.getLogger(__name__)
-#: Least and largest share of its image that an object covers to be cut out: visible, yet not everything.
+#: Smallest and largest share of its image that a pasted object covers there: visible, but not everything.
 PASTED_AREA = (0.01, 0.3)
-DONORS_TRIED = 40  # objects tried for an image; if none of them fits, it has no case
+DONORS_TRIED = 40  # objects of other images that are tried for an image; if none fits, it has no case
 CONTROLLED = 64  # images per control
 
 
@@ -60,7 +60,7 @@ Decode = Callable[[], np.ndarray]  # decodes or makes an image, (H, W, 3) uint8 
 class Case:
     """One image with the words to ask about."""
 
-    set: str
+    set: str  # of `SETS`, or "retrieved"
     id: str  # unique within its set
     cluster: str  # its source image; images made from one source share it
     decode: Decode
@@ -75,8 +75,8 @@ class Case:
 def make_source_cases(dataset: Dataset) -> list[Case]:
     """Every source image with its samples' objects (absent) and the nouns of its captions (present)."""
     nouns = caption_objects([sample.caption for sample in dataset.samples], protocol="fixed")
-    absent: dict[str, dict[str, None]] = {}  # source -> objects of its samples, in order
-    named: dict[str, dict[str, None]] = {}  # source -> nouns of its captions, in order
+    absent: dict[str, dict[str, None]] = {}  # source -> objects of its samples (a set in order)
+    named: dict[str, dict[str, None]] = {}  # source -> nouns of its captions (a set in order)
     paths: dict[str, Path] = {}
     for sample, caption_nouns in zip(dataset.samples, nouns, strict=True):
         absent.setdefault(sample.source_id, {})[sample.object] = None
@@ -114,8 +114,8 @@ def make_pasted_cases(annotations: coco.Annotations, seed: int) -> list[Case]:
             if thing.box is None or thing.category in image.categories or donor.stem == image.stem:
                 continue
             width, height = images.read_size(donor.path)
-            area = thing.box[2] * thing.box[3] / (width * height)  # fraction of the image
-            if not PASTED_AREA[0] <= area <= PASTED_AREA[1] or min(thing.box[2:]) < 4:
+            area = thing.box[2] * thing.box[3] / (width * height)  # fraction of the donor
+            if not PASTED_AREA[0] <= area <= PASTED_AREA[1] or min(thing.box[2:]) < 4:  # pixels
                 continue
             position = (rng.random(), rng.random())
             without = partial(images.decode, image.path)
@@ -124,7 +124,7 @@ def make_pasted_cases(annotations: coco.Annotations, seed: int) -> list[Case]:
                 words = (Word(thing.category, sign == "+", OBJECT),)
                 name = f"{image.stem}{sign}{thing.category}"
                 cases.append(Case("pasted", name, find_cluster(image.stem), decode, words))
-            break
+            break  # one object per image
     return cases
 
 
@@ -161,7 +161,7 @@ def thin_cases(cases: Sequence[Case], limit: int | None) -> list[Case]:
 
 def make_control_cases(cases: Sequence[Case], kind: str) -> list[Case]:
     """Cases that show whether a judge looks and reads: changed images with the same questions, and changed
-    questions about the same images. They are made of the set "instances", or of all without it."""
+    questions about the same images. They are made of the set "instances", or of all cases if it is empty."""
     usable = [case for case in cases if case.present]
     chosen = thin_cases([case for case in usable if case.set == "instances"] or usable, CONTROLLED)
     changed = []
@@ -169,8 +169,7 @@ def make_control_cases(cases: Sequence[Case], kind: str) -> list[Case]:
         absent = tuple(replace(word, present=False) for word in case.present)  # in a black or another image
         black = partial(_change, case.decode, np.zeros_like)
         changed.append(replace(case, control="black", decode=black, words=absent))
-        mirrored = partial(_change, case.decode, np.fliplr)
-        changed.append(replace(case, control="mirrored", decode=mirrored))
+        changed.append(replace(case, control="mirrored", decode=partial(_change, case.decode, np.fliplr)))
         names = {word.word for word in case.present}
         for other in (*chosen[index + 1 :], *chosen[:index]):  # the next image with none of these objects
             if other.cluster != case.cluster and names.isdisjoint(word.word for word in other.present):
@@ -203,8 +202,8 @@ class CaseJudge:
 
     def ask(self, cases: Sequence[Case]) -> list[Row]:
         """A row per case and word: set, id, cluster, role, word, present, control, verdicts, score, reply."""
-        judge = self.judge.fingerprint, self.options.decisive(self.kind)
-        space = json.dumps(["calibration", *judge], sort_keys=True)  # of the cache
+        settings = self.options.decisive(self.kind)
+        space = json.dumps(["calibration", self.judge.fingerprint, settings], sort_keys=True)  # of the cache
         keys = [json.dumps([c.set, c.id, c.control, [w.word for w in c.words]]) for c in cases]
         with AnswerCache(self.folder / ANSWERS) as cache:
             answers: dict[str, Any] = {key: cache.get(space, key) for key in keys}
@@ -255,7 +254,8 @@ def run(options: CalibrateConfig) -> None:
 
 def gather_cases(options: CalibrateConfig, run: RunDir) -> list[Case]:
     """The cases of `--sets`, by default of every available set. Raises UserError for an unavailable one."""
-    origin, file = run.manifest().get("data", {}), options.instances
+    origin = run.manifest().get("data", {})
+    file = options.instances
     if file is None and "annotations" in origin:
         default = Path(origin["annotations"]).parent / "instances.json"
         file = default if default.is_file() else None
@@ -274,8 +274,8 @@ def gather_cases(options: CalibrateConfig, run: RunDir) -> list[Case]:
 
 def count_questions(cases: Sequence[Case]) -> dict[str, tuple[int, int]]:
     """Set -> numbers of questions about present and about absent objects."""
-    words = Counter((case.set, word.present) for case in cases for word in case.words)
-    return {name: (words[name, True], words[name, False]) for name, _ in words}
+    counts = Counter((case.set, word.present) for case in cases for word in case.words)
+    return {name: (counts[name, True], counts[name, False]) for name, _ in counts}
 
 
 def calibrate(case_judge: CaseJudge, cases: Sequence[Case]) -> str:

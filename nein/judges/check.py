@@ -26,7 +26,7 @@ from nein.metrics.judges.base import find_template, parse_yes_no
 from nein.nano.data import source_scene
 from nein.nano.scenes import render
 
-#: Exceptions that count as a failed check.
+#: Exceptions that count as a failed check; any other ends the command.
 FLAWS = (*MODEL_ERRORS, AssertionError, TypeError, AttributeError, KeyError)
 SIZES = ((1, 1), (17, 64), (64, 33), (127, 65))  # (width, height)
 INSTRUCTIONS = ("Remove the cat.", "The image doesn't have any dog.", "Add a clock.")
@@ -62,8 +62,8 @@ def run(options: CheckConfig) -> int:
             raise EditorError(f"{error}; if it is a judge, say --kind vqa or --kind ovd") from error
     else:
         subject = judges.load(options.kind, options.subject, services=services, **settings)
-    failed, checks = 0, KINDS[options.kind](subject, options.number)
-    for name, passed, detail in checks.run(on_cpu, options.threads):
+    failed = 0
+    for name, passed, detail in KINDS[options.kind](subject, options.number).run(on_cpu, options.threads):
         failed += not passed
         print(f"{'pass' if passed else 'FAIL'}  {name}{': ' if detail else ''}{detail}", flush=True)
     print(f"{options.subject}: {f'{failed} checks failed' if failed else 'all checks passed'}")
@@ -84,10 +84,10 @@ def draw_scene(seed: int, size: tuple[int, int]) -> np.ndarray:
 class Checks:
     """Checks of editors and judges alike: methods that return a detail to print, or raise an exception."""
 
-    tolerances: tuple[float, float]  # largest distances of answers: asked again, and in other company
+    tolerances: tuple[float, float]  # largest distance of two answers: asked again, and in another batch
     make_input: Callable[..., Any]  # seed and size -> an input, with its `image`
     answer: Callable[..., Any]  # inputs -> the subject's answers
-    summarize: Callable[..., str]  # inputs and answers -> a summary; raises Failed for a wrong number or form
+    summarize: Callable[..., str]  # inputs, answers -> a summary; raises Failed for a wrong number or form
     measure: Callable[..., float]  # two answers to one input -> their distance
 
     def __init__(self, subject: Any, number: int = 6) -> None:
@@ -149,7 +149,8 @@ class Checks:
         return ""
 
     def describe(self) -> str:
-        facts, mark = self.subject.describe(), self.subject.fingerprint
+        facts = self.subject.describe()
+        mark = self.subject.fingerprint
         if json.dumps(facts, sort_keys=True) != json.dumps(self.subject.describe(), sort_keys=True):
             raise Failed("describe() says something else the second time")
         if not isinstance(mark, str) or len(mark) < 8 or mark != self.subject.fingerprint:
@@ -191,15 +192,15 @@ class EditorChecks(Checks):
         first, last = self.inputs[0], self.inputs[-1]
         gray, floats = np.zeros((32, 32), np.uint8), np.zeros((32, 32, 3), np.float32)  # both refused
         bad = [replace(first, image=gray), replace(first, image=floats), replace(first, instruction="")]
-        before, *refused, after = self.answer([first, *bad, last])
+        before, *refused, after = self.answer([first, *bad, last])  # good ones are answered among bad ones
         if len(refused) != 3 or any(result.image is not None or not result.error for result in refused):
             raise Failed("a gray image, a float image or an empty instruction was not refused with a reason")
         return self.compare([self.first[0], self.first[-1]], [before, after], self.tolerances[1])
 
 
 class Question(NamedTuple):
-    image: np.ndarray
-    nouns: list[str]
+    image: np.ndarray  # (H, W, 3) uint8
+    nouns: list[str]  # whose presence is asked
 
 
 class JudgeChecks(Checks):

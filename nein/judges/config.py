@@ -18,12 +18,12 @@ from nein.loading.references import Need
 if TYPE_CHECKING:
     from nein.benchmarks.nein.runs import RunDir
 
-KINDS = ("vqa", "ovd")
-SETS = ("sources", "instances", "pasted")
+KINDS = ("vqa", "ovd")  # of judges: visual question answering, open-vocabulary detection
+SETS = ("sources", "instances", "pasted")  # of images: see `nein.judges.calibrate`
 
 
 def read_config(path: Path, judges: Mapping[str, str] | None = None) -> tuple[RunDir, EvalConfig]:
-    """The first run at or below `path` and its configuration. judges: kind -> a judge in place of its own."""
+    """The first run at or below `path`, and its options. judges: kind -> judge in place of the run's own."""
     from nein.benchmarks.nein.runs import RunDir
     from nein.engine.folder import find_runs
 
@@ -51,7 +51,7 @@ def judge_needs(kind: str, run: Path, reference: str = "") -> list[Need]:
 class CalibrateConfig(Limit, Seed, Batches, Budget):
     """The judges to calibrate, and the images of known truth that they are asked about."""
 
-    counted = "images of each set"
+    counted = "images of each set"  # what --limit counts
 
     run: Path = argument("RUN", "result folder, or one run in it")
     judges: Names = option(list(KINDS), "judges: vqa, ovd; vqa=REFERENCE: another than the run's", "Main")

@@ -8,9 +8,10 @@ from typing import Any
 
 from nein.benchmarks.negbench import estimates, judged, scores
 from nein.benchmarks.negbench import folder as files
+from nein.benchmarks.negbench.runs import NEGBENCH
 from nein.benchmarks.negbench.sections import AVOIDED, JUDGED
 from nein.benchmarks.negbench.stages import ModelTasks
-from nein.benchmarks.nein import calibrations
+from nein.benchmarks.nein import calibrations, stages
 from nein.datasets.negbench.records import RetrievalTask
 from nein.engine import atomic
 from nein.engine.folder import COMPLETE
@@ -25,17 +26,13 @@ from nein.reporting import figures as frames
 
 def run(options: RetrievedConfig) -> str:
     """Asks the judge, writes estimates and the report; returns the tables. Raises UserError."""
-    from nein.benchmarks.negbench.runs import NEGBENCH
-    from nein.benchmarks.nein import stages
-
     folders = [folder for folder in files.find(options.run) if folder.manifest().get("status") == COMPLETE]
     dual = [folder for folder in folders if folder.manifest()["summary"]["kind"] == "dual"]
     runs = [run for run in ModelTasks.load(dual) if _list_retrievals(run)]
     if not runs:
         missing = "has no finished retrieval by a two-tower model; run nein negbench eval first"
         raise UserError(f"'{options.run}' {missing}.")
-
-    # --- the judge and its calibration ---
+    # The judge and its calibration.
     kind = options.kind
     directory, settings = read_config(options.judged_by)
     candidates = calibrations.load([directory.out / "calibration"], explicit=True)
@@ -49,16 +46,16 @@ def run(options: RetrievedConfig) -> str:
         command = f"nein calibrate {options.judged_by} --judges {kind}"
         raise UserError(f"'{options.judged_by}' has no calibration of its {kind} judge; run {command}.")
     controlled = frames.frame(calibrations.check_controls(calibration.rows, kind))
-    flag = " ".join(calibrations.list_flags(controlled, [kind]))
+    flag = " ".join(calibrations.list_flags(controlled, [kind]))  # what is wrong with the judge; "": nothing
     rates = calibration.rates(settings.protocol, role="object")
-
-    # --- a table and estimates per task ---
+    # A table and estimates per task.
     for tasks in runs:
-        folder, figures = tasks.folder.path / "judged", []
+        folder = tasks.folder.path / "judged"
+        figures = []
         case_judge = CaseJudge(kind, judge, judge_options, folder, options.batch_size, options.threads)
         for task in _list_retrievals(tasks):
-            limits = {"most": options.queries, "seed": tasks.config.seed}
-            queries = judged.make_queries(task, *tasks.read_features(task), **limits)
+            pictures, texts = tasks.read_features(task)
+            queries = judged.make_queries(task, pictures, texts, most=options.queries, seed=tasks.config.seed)
             # Every image that was found once, with all that is asked about it.
             cases = [
                 Case("retrieved", image, image, functools.partial(_first_frame, task, image), tuple(words))

@@ -39,19 +39,19 @@ GUIDE = (
 
 @dataclass
 class StudyItem:
-    """An edit of a sample; or, without an editor, an item with the known answer `gold`."""
+    """An edit of a sample, or an item of known truth."""
 
-    id: str
-    editor: str
+    id: str  # of the sample
+    editor: str  # "": of known truth
     track: str
-    gold: str
+    gold: str  # the known truth, "gone" or "there"; "": an edit
 
 
 @dataclass
 class StudyPlan:
     """The content of study.json."""
 
-    drawn: list[int]  # options that decide the items: seed, items, shared, gold, raters
+    drawn: list[int]  # the options that decide the items: seed, items, shared, gold, raters
     sheets: list[str]  # names of the pages, which labels repeat
     items: dict[str, StudyItem]  # by their key on the pages
 
@@ -68,6 +68,7 @@ def run(options: StudyConfig) -> str:
 
 
 def _write_pages(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> str:
+    # The items: their images, and what each is.
     dataset = reload(loaded[0].about["data"], options.data, options.split)
     resolution = read_config(options.run)[1].align_resolution
     samples = {sample.id: sample for sample in dataset.samples if not sample.stays}
@@ -88,8 +89,7 @@ def _write_pages(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> s
         views = [("before", before), ("after", after)]
         thumbnails = [(name, cards.make_thumbnail(view, SIDE, QUALITY)) for name, view in views]
         entries[key] = labels.Item(key, f"To be removed: {sample.object}", thumbnails)
-
-    # --- refuse no edits, and another study ---
+    # Refuse a run without edits, and a folder with another study.
     gold = [key for key, item in plan.items.items() if item.gold]  # known truth, on every page
     edits = [key for key in entries if key not in gold]
     if not edits:
@@ -99,8 +99,7 @@ def _write_pages(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> s
         if (old.drawn, old.items) != (plan.drawn, plan.items):
             raise UserError(f"'{out}' has another study, whose labels would be lost; pass another --out.")
     shared, unshared = edits[: options.shared], edits[options.shared :]  # labeled by every rater; by one
-
-    # --- pages, a shuffle per rater ---
+    # Pages, in another order for every rater.
     for rater in range(options.raters):
         order = [*gold, *shared, *unshared[rater :: options.raters]]
         random.Random(f"{options.seed}/order/{rater}").shuffle(order)
@@ -116,7 +115,7 @@ def _write_pages(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> s
     )
 
 
-Drawn = tuple[StudyItem, RunDir | None]  # an edit and its run; None for an item of known truth
+Drawn = tuple[StudyItem, RunDir | None]  # an edit and its run; None: of known truth
 
 
 def _draw_edits(loaded: Sequence[RunDir], samples: Sequence[str], options: StudyConfig) -> list[Drawn]:
@@ -144,7 +143,7 @@ def _write_tables(loaded: Sequence[RunDir], out: Path, files: Sequence[Path]) ->
         raise UserError(f"'{out}' has no study; run nein study RUN, or pass the study's folder as --out.")
     plan = atomic.read_json(out / PLAN, StudyPlan)
     rows = labels.read_answers(files, calibrations.QUESTIONS, plan.sheets)
-    for row in rows:  # free text, which a spreadsheet would run
+    for row in rows:  # free text, which a spreadsheet could run as a formula
         row |= {name: frames.escape_formula(row[name]) for name in ("rater", "note")}
     gold = {name: item.gold for name, item in plan.items.items() if item.gold}
     edit_labels = []
@@ -153,8 +152,8 @@ def _write_tables(loaded: Sequence[RunDir], out: Path, files: Sequence[Path]) ->
             item = plan.items[row["item"]]
             edit_labels.append(row | {"id": item.id, "editor": item.editor, "track": item.track})
     described = labels.describe_raters(rows, calibrations.QUESTIONS, gold)
-    estimates = [*described, *calibrations.use_labels(loaded, edit_labels)]
-    frame, people = frames.frame(estimates, benchmark="nein"), [labels.RATERS, *sections.make_label_tables()]
+    frame = frames.frame([*described, *calibrations.use_labels(loaded, edit_labels)], benchmark="nein")
+    people = [labels.RATERS, *sections.make_label_tables()]
     write(out, frame, Page("What people say", sections=[Section("people", "People", people)]), ["md", "csv"])
     text = pd.DataFrame(edit_labels).drop(columns=["sheet", "items"]).to_csv(index=False, lineterminator="\n")
     atomic.write_text(out / LABELS, text)

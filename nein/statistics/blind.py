@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-FOLDS = 5
+FOLDS = 5  # each is read by a model of the others
 INVERSE_PENALTY = 3.0  # C of the logistic regression
-SHORT = 3  # words of an option up to which it is read together with its question: "yes", "no", "two dogs"
+SHORT = 3  # words of an option that says nothing without its question, at most: "yes", "no", "two dogs"
 DIGITS = 9  # scores that agree so far are tied: the last bits differ between processors
 
 
@@ -79,8 +79,7 @@ def choose_fold(scene: str) -> int:
 
 
 def _list_terms(question: str, option: str) -> list[str]:
-    """Words and pairs of neighbors of an option; of a short one also those of its question, marked with it:
-    "yes" alone says nothing."""
+    """Words and pairs of neighbors of an option; of a short one also those of its question, marked."""
     terms = _words_and_pairs(option)
     if question and len(option.split()) <= SHORT:
         terms += [f"{option.casefold()} | {term}" for term in _words_and_pairs(question)]

@@ -13,13 +13,13 @@ from typing import Literal
 import numpy as np
 
 from nein.statistics import estimates
-from nein.statistics.estimates import Clusters, Estimate, estimate_bounded, number_clusters, pairs
+from nein.statistics.estimates import Clusters, Estimate, Scores, estimate_bounded, number_clusters, pairs
 
 
 # --- error rates -----------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Rates:
-    """Error rates of a judge, None without a case."""
+    """Error rates of a judge; None: no case."""
 
     sensitivity: Estimate | None
     specificity: Estimate | None
@@ -58,10 +58,10 @@ def measure_rates(
 ) -> Rates:
     """Rates from N cases of known truth. verdicts: None where unreadable; scores: soft ones of "present"."""
 
-    def share_right(kind: bool) -> Estimate | None:
-        """Share of right verdicts among the present objects (True), or the absent ones (False)."""
-        used = [i for i, truth in enumerate(present) if truth == kind and verdicts[i] is not None]
-        return estimates.bounded_mean([verdicts[i] == kind for i in used], [clusters[i] for i in used])
+    def share_right(is_present: bool) -> Estimate | None:
+        """Share of right verdicts among the present objects, or among the absent ones."""
+        used = [i for i, truth in enumerate(present) if truth == is_present and verdicts[i] is not None]
+        return estimates.bounded_mean([verdicts[i] == is_present for i in used], [clusters[i] for i in used])
 
     auc = None
     if scores is not None:
@@ -77,8 +77,8 @@ def roc_auc(scores: Sequence[float], truth: Sequence[bool], clusters: Sequence[H
     (Birnbaum & Klose, Annals of Mathematical Statistics 28 (1957))."""
     from scipy.stats import rankdata
 
-    x, positive = np.asarray(scores, dtype=np.float64), np.asarray(truth, dtype=bool)
-    n_up, n_down = int(positive.sum()), int((~positive).sum())
+    x, positive = np.asarray(scores, dtype=np.float64), np.asarray(truth, dtype=bool)  # (N,), (N,)
+    n_up, n_down = int(positive.sum()), int((~positive).sum())  # samples of each kind
     if not n_up or not n_down:
         return None
     inside = np.empty(len(x))  # (N,) ranks within the same kind
@@ -92,15 +92,20 @@ def roc_auc(scores: Sequence[float], truth: Sequence[bool], clusters: Sequence[H
     return estimate_bounded(value, np.bincount(numbers, influences), sizes, min(n_up, n_down), 0.0)
 
 
+BINS = 10  # of equal width over [0, 1]
+
+
 def reliability(
-    scores: Iterable[float], present: Iterable[bool], clusters: Iterable[Hashable], bins: int = 10
+    scores: Iterable[float], present: Iterable[bool], clusters: Iterable[Hashable]
 ) -> tuple[list[tuple[float, Estimate]], float]:
-    """Reliability diagram: (mean soft score, share present) of the non-empty bins of equal width over [0, 1];
-    and the expected calibration error: their mean distance, weighted by cases (Naeini et al., AAAI 2015)."""
+    """Reliability diagram: (mean soft score, share present) of every non-empty bin; and the expected
+    calibration error: their mean distance, weighted by cases (Naeini et al., AAAI 2015)."""
     x = np.array([float(score) for score in scores])  # (N,)
-    y, cluster_list = np.array(list(present), dtype=float), list(clusters)  # (N,) 1.0 for present
-    bin_of = np.clip((x * bins).astype(int), 0, bins - 1)  # (N,)
-    filled, error = [], 0.0
+    y = np.array(list(present), dtype=float)  # (N,) 1.0 for present
+    cluster_list = list(clusters)
+    bin_of = np.clip((x * BINS).astype(int), 0, BINS - 1)  # (N,)
+    filled = []
+    error = 0.0
     for index in np.unique(bin_of):
         inside = np.flatnonzero(bin_of == index)
         share = estimates.bounded_mean(y[inside].tolist(), [cluster_list[i] for i in inside])
@@ -150,11 +155,12 @@ def correct(
     if youden.low <= MIN_YOUDEN:
         doubt = f"sensitivity + specificity - 1 is {youden.value:.2f} and may be as low as {youden.low:.2f}"
         return Corrected(None, None, None, f"{doubt}: this judge hardly tells present from absent")
-    return _clip_share(
-        propagate(lambda r, yes, no: (r + no - 1) / (yes + no - 1), judged, hit, reject),
+    share = propagate(lambda r, yes, no: (r + no - 1) / (yes + no - 1), judged, hit, reject)
+    impossible = (
         f"{100 * judged.value:.1f} % cannot come from a judge with these error rates: it errs otherwise on "
-        "these pictures than on those of the calibration",
+        "these pictures than on those of the calibration"
     )
+    return _clip_share(share, impossible)
 
 
 def correct_difference(judged: Estimate, judge: Rates) -> Corrected:
@@ -172,7 +178,7 @@ def correct_difference(judged: Estimate, judge: Rates) -> Corrected:
 
 
 def _clip_share(share_estimate: Estimate, impossible: str, n: int | None = None) -> Corrected:
-    """A share clipped to [0, 1], its interval moved with it; refused as `impossible` if that lies outside."""
+    """A share clipped to [0, 1], with its interval; refused as `impossible` if the interval lies outside."""
     value, low, high = share_estimate.value, share_estimate.low, share_estimate.high
     assert low is not None
     assert high is not None
@@ -184,7 +190,7 @@ def _clip_share(share_estimate: Estimate, impossible: str, n: int | None = None)
 
 
 def prediction_powered(
-    judged: Mapping[str, float | None], labels: Mapping[str, float], cluster_of: Mapping[str, Hashable]
+    judged: Scores, labels: Mapping[str, float], cluster_of: Mapping[str, Hashable]
 ) -> Corrected:
     """Mean of the truth in [0, 1], from a judge's verdicts on all samples and people's labels on some.
 
@@ -200,12 +206,12 @@ def prediction_powered(
     truth = np.array([labels[key] for key in common])  # (n,) labels
     judged_common = np.array([scored[key] for key in common])  # (n,) verdicts
     judged_others = np.array([scored[key] for key in others])  # (m,) verdicts
-    clusters, other_clusters = [cluster_of[key] for key in common], [cluster_of[key] for key in others]
+    clusters = [cluster_of[key] for key in common]
+    other_clusters = [cluster_of[key] for key in others]
     weight = _tune_weight(truth, judged_common, judged_others, number_clusters([*clusters, *other_clusters]))
     impossible = (
         "the labels contradict the judge by more than there can be: are they a random part of the samples?"
     )
-
     # Plain: the labels alone. Tuned: labels and verdicts.
     label_mean = estimates.bounded_mean(truth, clusters)
     assert label_mean is not None
@@ -257,9 +263,7 @@ def _width(interval: Corrected | Estimate) -> float:
 
 
 # --- agreement of judges ---------------------------------------------------------------------------------
-def cohen_kappa(
-    first: Mapping[str, float | None], second: Mapping[str, float | None], cluster_of: Mapping[str, Hashable]
-) -> Estimate | None:
+def cohen_kappa(first: Scores, second: Scores, cluster_of: Mapping[str, Hashable]) -> Estimate | None:
     """Agreement of two judges beyond chance, in any categories: (p_o - p_e) / (1 - p_e), p_o the share of
     equal verdicts, p_e its expectation by chance. None without samples, or if p_e is 1. Source: Cohen,
     Educational and Psychological Measurement 20 (1960)."""
@@ -281,9 +285,7 @@ def _kappa(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return 1 - (shares * (1 - np.eye(count))).sum((1, 2)) / chance, chance
 
 
-def krippendorff_alpha(
-    verdicts: Sequence[Mapping[str, float | None]], cluster_of: Mapping[str, Hashable]
-) -> Estimate | None:
+def krippendorff_alpha(verdicts: Sequence[Scores], cluster_of: Mapping[str, Hashable]) -> Estimate | None:
     """Nominal alpha over any number of judges; None where no sample has two verdicts or all are the same.
 
     Over the samples u with at least two verdicts, n_uc of them c, m_u = sum_c n_uc, n_c = sum_u n_uc:
@@ -320,10 +322,8 @@ def _jackknife(
     function: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], table: np.ndarray, clusters: Clusters
 ) -> Estimate | None:
     """An estimate in [-1, 1] from the column sums of a table, (n, D), with the error of leaving out each
-    cluster once; None for NaN. An estimate that does not exist without a cluster counts as -1.
-
-    function  (B, D) sums -> (B,) estimates, and (B,) the disagreement of chance.
-    """
+    cluster once; None for NaN. function: sums, (B, D) -> estimates and disagreements of chance, (B,) each. An
+    estimate that does not exist without a cluster counts as -1."""
     numbers = number_clusters(clusters)
     sums = np.stack([np.bincount(numbers, column) for column in table.T], 1)  # (G, D)
     total = sums.sum(0)[None]

@@ -21,8 +21,9 @@ import numpy as np
 
 Clusters: TypeAlias = Sequence[Hashable]  # the source image of every value
 Ends: TypeAlias = tuple[Any, Any]  # low and high end of an interval, floats or arrays
+Scores: TypeAlias = Mapping[str, float | None]  # value by sample id; None: unscored
 
-LEVEL = 0.95
+LEVEL = 0.95  # of every interval
 Z = 1.959963984540054  # the 97.5 % quantile of the normal distribution
 PRIOR_CORRELATION = 0.6  # intraclass correlation that is assumed before the data (`effective_size`)
 #: Source images from which on the variance of values in a range gives their interval. With fewer, coverage
@@ -100,17 +101,17 @@ def _estimate_range(
     graded = not yes_no and bool(np.any((x != 0) & (np.abs(x) != 1) & (w > 0)))
     sample = _find_effective_sample(w * (x - value), w, clusters, binary, graded=graded)
     n = int((w > 0).sum())
+    p = None
     if low < 0:
         middle, error = bonett_price(up, down, sample.size)
         reach = _half_width(sample.freedom) * error
         ends = max(-1.0, middle - reach), min(1.0, middle + reach)
         p = 1.0 if abs(value) <= ROUNDING else p_value(middle / error, sample.freedom)
-        return sample.estimate(value, ends, n, scale, offset), p
-    if sample.freedom is None:
+    elif sample.freedom is None:
         ends = clopper_pearson(value, sample.size)
     else:
         ends = wilson(value * sample.size, sample.size, _half_width(sample.freedom))
-    return sample.estimate(value, ends, n, scale, offset), None
+    return sample.estimate(value, ends, n, scale, offset), p
 
 
 def _half_width(freedom: int | None) -> float:
@@ -125,7 +126,7 @@ def _half_width(freedom: int | None) -> float:
 # --- effective size: clustered values as independent ones ------------------------------------------------
 @dataclass(frozen=True)
 class _EffectiveSample:
-    """What clustered values are worth: independent ones with the same information."""
+    """Clustered values as independent ones with the same information."""
 
     size: float  # effective size
     error: float | None  # cluster-robust standard error
@@ -147,21 +148,23 @@ def _find_effective_sample(
     n: float | None = None,
     graded: bool = False,
 ) -> _EffectiveSample:
-    """parts: part of every value in the error of the estimate, (n,); shares: its weight, (n,), of sum 1;
-    binary, graded: see `effective_size`; n: size of an unpaired difference, whose sides may be alike in a
-    cluster (default: Kish's size of unequal weights)."""
+    """parts, shares: part of every value in the error of the estimate, and its weight, (n,) each; the sum of
+    weights is 1. binary, graded: see `effective_size`. n: size of an unpaired difference, whose sides may be
+    alike in a cluster; None: Kish's size."""
     numbers = number_clusters(clusters)
-    pulls, sizes = np.bincount(numbers, parts), np.bincount(numbers, shares)  # (G,), (G,) sums by cluster
-    pulls, sizes = pulls[sizes > 0], sizes[sizes > 0]
+    pulls = np.bincount(numbers, parts)  # (G,) part of every cluster in the error
+    weights = np.bincount(numbers, shares)  # (G,)
+    pulls, weights = pulls[weights > 0], weights[weights > 0]
     error = _robust_error(pulls, 1.0)
-    size = n or 1 / float(shares @ shares)
-    spread, robust = size * float(parts @ parts), None if error is None else size * error**2
+    size = n or 1 / float(shares @ shares)  # Kish's, of unequal weights
+    spread = size * float(parts @ parts)
+    robust = None if error is None else size * error**2
     if n and robust is not None:
         spread = min(spread, robust)
-    graded = graded and bool(error) and len(sizes) >= GRADED_CLUSTERS
-    usual = size * float(sizes @ sizes)
-    size = effective_size(size, usual, binary, spread, robust, graded=graded)
-    return _EffectiveSample(float(size), error, len(sizes), len(sizes) - 1 if graded else None)
+    is_graded = graded and bool(error) and len(weights) >= GRADED_CLUSTERS
+    usual = size * float(weights @ weights)
+    effective = effective_size(size, usual, binary, spread, robust, graded=is_graded)
+    return _EffectiveSample(float(effective), error, len(weights), len(weights) - 1 if is_graded else None)
 
 
 def estimate_bounded(value: float, pulls: np.ndarray, sizes: np.ndarray, n: float, low: float) -> Estimate:
@@ -169,7 +172,8 @@ def estimate_bounded(value: float, pulls: np.ndarray, sizes: np.ndarray, n: floa
     error and number of its samples, (G,) each; n: number of yes/no samples with at most this variance."""
     scale, count = 1 - low, int(sizes.sum())
     share, error = (value - low) / scale, _robust_error(pulls / scale, 1.0)
-    robust, binary = None if error is None else n * error**2, share * (1 - share)
+    binary = share * (1 - share)
+    robust = None if error is None else n * error**2
     spread = binary if robust is None else robust
     size = effective_size(n, float(sizes @ sizes) / count, binary, spread, robust)
     ends = clopper_pearson(share, size)
@@ -177,8 +181,8 @@ def estimate_bounded(value: float, pulls: np.ndarray, sizes: np.ndarray, n: floa
 
 
 def _robust_error(parts: np.ndarray, size: float) -> float | None:
-    """Cluster-robust standard error from the part of every cluster in the error, (G,); None for one cluster,
-    0 if all are rounding errors of values of this size."""
+    """Cluster-robust standard error from the part of every cluster in it, (G,); None for one cluster, 0 if
+    all parts are rounding errors of values of this size."""
     count = len(parts)
     if count < 2:
         return None
@@ -188,7 +192,7 @@ def _robust_error(parts: np.ndarray, size: float) -> float | None:
 
 # --- differences and ratios ------------------------------------------------------------------------------
 def pairs(
-    first: Mapping[str, float | None], second: Mapping[str, float | None], cluster_of: Mapping[str, Hashable]
+    first: Scores, second: Scores, cluster_of: Mapping[str, Hashable]
 ) -> tuple[np.ndarray, np.ndarray, list[Hashable]]:
     """Values of both sides, (n,) each, and clusters, over the ids that are scored in both."""
     x = np.array([*first.values()], dtype=np.float64)  # None becomes NaN
@@ -216,8 +220,8 @@ def difference_of_means(
     shares = np.concatenate([np.full(len(x), 0.5 / len(x)), np.full(len(y), 0.5 / len(y))])
     binary = n * (mean_x * (1 - mean_x) / len(x) + mean_y * (1 - mean_y) / len(y))
     sample = _find_effective_sample(parts, shares, clusters, binary, n)
-    effect = n / sample.size  # design effect
-    ends = agresti_caffo(mean_x, len(x) / effect, mean_y, len(y) / effect)
+    design_effect = n / sample.size
+    ends = agresti_caffo(mean_x, len(x) / design_effect, mean_y, len(y) / design_effect)
     return sample.estimate(mean_x - mean_y, ends, n)
 
 
@@ -257,7 +261,7 @@ class PairedTest:
     """
 
     difference: Estimate
-    means: tuple[float, float]
+    means: tuple[float, float]  # of both runs
     p: float | None
     least: float | None
     detectable: float | None
@@ -269,7 +273,8 @@ def pairs_test(
 ) -> PairedTest | None:
     """Test of two values of the same samples, (n,) each; None without samples. span: the largest possible
     difference; None for values without a useful range (`mean`)."""
-    apart, p, least = first - second, None, None
+    apart = first - second  # (n,)
+    p = least = None
     if span:
         difference, p = _estimate_range(apart, clusters, -span, span)
     else:
@@ -298,7 +303,8 @@ def _power(difference: Estimate, equal: bool) -> tuple[float | None, int | None]
     error, count = difference.standard_error, difference.clusters
     if not error:
         return None, None
-    z, free = Z + float(ndtri(POWER)), count - Z**2 / 2
+    z = Z + float(ndtri(POWER))
+    free = count - Z**2 / 2  # clusters left for the power
     detectable = error * z * math.sqrt(count / free) if free > 0 else None
     if equal:
         return detectable, None
@@ -366,8 +372,7 @@ def clopper_pearson(share: Any, n: Any) -> Ends:
 
 def bonett_price(up: Any, down: Any, n: Any) -> tuple[Any, Any]:
     """Middle and standard error (not ends) of a paired difference up - down, shares of +1 and -1 among n
-    pairs, a pair added to each. Source: Bonett & Price, J. of Educational and Behavioral Statistics 37
-    (2012)."""
+    pairs, a pair added to each. Source: Bonett & Price, J. of Educational and Behavioral Stat. 37 (2012)."""
     more, less = (np.multiply(up, n) + 1) / (n + 2), (np.multiply(down, n) + 1) / (n + 2)
     middle = more - less
     return middle, np.sqrt((more + less - middle**2) / (n + 2))
