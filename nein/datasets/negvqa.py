@@ -30,7 +30,8 @@ from nein.nano.sentences import KINDS, iter_questions
 
 VARIANTS = ("original", "negated")  # of a question, as NegVQA's files name them
 #: Fields of a record besides the options A, B, ...
-FIELDS = ("index", "image", "category", *(f"{v}_{k}" for k in ("question", "answer") for v in VARIANTS))
+FIELDS = ("index", "image", "category", "original_question", "negated_question", "original_answer",
+          "negated_answer")  # fmt: skip
 HUB = "yuhuizhang/NegVQA"
 AVERAGE, OTHER = "Average", "Other"  # names beside the categories: all questions; unknown subsets
 #: Category -> its subsets: NegVQA (arXiv:2505.22946), section 4 and its notebook; nano kinds are ours.
@@ -43,11 +44,12 @@ CATEGORIES: dict[str, list[str]] = {
 TITLES = {"DocChart": "Doc & Chart"}  # category -> its name in tables
 
 
-@functools.lru_cache
+_CATEGORY_OF = {fold_name(subset): category for category, names in CATEGORIES.items() for subset in names}
+
+
 def category_of(subset: str) -> str:
     """The category of a subset, in any case and punctuation; `OTHER` for an unknown one."""
-    category_by_name = {fold_name(name): key for key, names in CATEGORIES.items() for name in names}
-    return category_by_name.get(fold_name(subset), OTHER)
+    return _CATEGORY_OF.get(fold_name(subset), OTHER)
 
 
 # --- the data set --------------------------------------------------------------------------------
@@ -94,11 +96,10 @@ def load(
     questions     How many are drawn for "nano".
     """
     columns = dict(columns or {})
-    names = {name: name for name in (*FIELDS, *LETTERS)}  # our field -> the record's
     for key in columns:
-        if key not in names:
+        if key not in FIELDS and key not in LETTERS:
             raise unknown("field of --columns", key, [*FIELDS, "A", "B", "C", "D"])
-    names |= columns
+    names = {name: columns.get(name, name) for name in (*FIELDS, *LETTERS)}  # our field -> the record's
     if is_nano(source):
         rows, _, folder = read_source(str(ensure_drawn(questions, find_world(source)) / FILE), split)
         origin: Row = {"kind": "nano", "world": source, "questions": questions}
@@ -112,8 +113,8 @@ def load(
     # A file may still have C and D of its four-choice source: only A and B are options by default.
     letters = [letter for letter in LETTERS if letter in "AB" or letter in columns]
     folder = expand_user(image_folder) if image_folder else folder
-    make = functools.partial(_make_item, names=names, letters=letters, folder=folder)
-    items = interleave_sources(read_records(rows, make, f"'{source}'"), lambda item: item.source)
+    make_item = functools.partial(_make_item, names=names, letters=letters, folder=folder)
+    items = interleave_sources(read_records(rows, make_item, f"'{source}'"), lambda item: item.source)
     digest = hashlib.sha256()  # over ids, words, letters and the names (or bytes) of images
     for item in items:
         facts = [item.id, item.subset, item.source, item.options, dict(item.questions), dict(item.answers)]
@@ -135,28 +136,30 @@ def read_source(source: str, split: str) -> tuple[Iterable[Row], Row, Path | Non
 
 # --- records -------------------------------------------------------------------------------------
 def _make_item(row: Row, names: Mapping[str, str], letters: Sequence[str], folder: Path | None) -> Item:
-    """The question of a record. names: our field -> the record's. Raises ValueError."""
-    row = {key: row.get(names[key]) for key in (*FIELDS, *letters)}
-    if absent := [key for key in (*FIELDS, "A", "B") if row[key] in (None, "")]:
+    """The question of a record. names: our field -> the record's. Raises ValueError, for `read_records`."""
+    cells = {key: row.get(names[key]) for key in (*FIELDS, *letters)}
+    if absent := [key for key in (*FIELDS, "A", "B") if cells[key] in (None, "")]:
         raise ValueError(f"without {', '.join(absent)}")
-    texts = [row[letter] for letter in letters if row[letter] not in (None, "")]  # options A, B, ...
-    questions = {variant: row[f"{variant}_question"] for variant in VARIANTS}
+    texts = [cells[letter] for letter in letters if cells[letter] not in (None, "")]  # options A, B, ...
+    questions = {variant: cells[f"{variant}_question"] for variant in VARIANTS}
     if any(isinstance(text, (list, dict, bool)) for text in (*texts, *questions.values())):
         raise ValueError("whose questions or options are no texts")
-    answers = {variant: str(row[f"{variant}_answer"]).strip().upper() for variant in VARIANTS}
+    answers = {variant: str(cells[f"{variant}_answer"]).strip().upper() for variant in VARIANTS}
     if not {*answers.values()} <= {*LETTERS[: len(texts)]}:
         raise ValueError("whose answer is no letter of its options")
     if answers["original"] == answers["negated"]:
         raise ValueError("with one answer to both questions")
-    image = read_image(row["image"], folder)
-    questions = {variant: str(text).strip() for variant, text in questions.items()}
-    options = tuple(str(text).strip() for text in texts)
-    source = _name_source(image, row["image"])
-    return Item(str(row["index"]), str(row["category"]), image, source, options, questions, answers)
+    image = read_image(cells["image"], folder)
+    return Item(
+        id=str(cells["index"]), subset=str(cells["category"]), image=image, answers=answers,
+        source=_name_source(image, cells["image"]), options=tuple(str(text).strip() for text in texts),
+        questions={variant: str(text).strip() for variant, text in questions.items()},
+    )  # fmt: skip
 
 
 def _name_source(image: Path, cell: Any) -> str:
-    """The image's name: the file in the record (an absolute one: last part and hash), else a content hash."""
+    """The image's name: the path in the record; of an absolute path the last part, with a hash of the path.
+    Without a path: the name of the image's file in the cache, a hash of its content."""
     named = _find_file_name(cell)
     if named is None:
         return image.name[:20]
@@ -217,16 +220,16 @@ def read_answers(path: Path, items: Iterable[Item]) -> dict[str, dict[str, str]]
             name, _, variant = key.rpartition("/")
             texts.setdefault(name, dict.fromkeys(VARIANTS, ""))[variant] = text
         return texts
-    columns, ids = ("index", *VARIANTS), {item.id for item in items}
+    ids = {item.id for item in items}
     problems = Problems()
-    for number, row in atomic.read_csv(path, columns):
-        name, *cells = (row[column].strip() for column in columns)
+    for number, row in atomic.read_csv(path, ("index", *VARIANTS)):
+        name = row["index"].strip()
         if name not in ids:
             problems.add("of no question", f"line {number}")
         elif name in texts:
             problems.add("of a question that has one already", f"line {number}")
         else:
-            texts[name] = dict(zip(VARIANTS, cells, strict=True))
+            texts[name] = {variant: row[variant].strip() for variant in VARIANTS}
     problems.raise_if_any(f"'{path}'")
     return texts
 
@@ -235,40 +238,42 @@ def export_questions(items: Iterable[Item]) -> Iterator[harness.Question]:
     """The questions for another harness."""
     for item in items:
         for variant in VARIANTS:
-            fields = item.questions[variant], item.options, item.answers[variant]
-            yield harness.Question(f"{item.id}/{variant}", item.image.read_bytes, *fields, item.subset)
+            yield harness.Question(
+                key=f"{item.id}/{variant}", read_image=item.image.read_bytes, text=item.questions[variant],
+                options=item.options, answer=item.answers[variant], category=item.subset,
+            )  # fmt: skip
 
 
 # --- drawn questions -----------------------------------------------------------------------------
-SPLIT = "val"  # of the miniature world
-FILE = "questions.jsonl"
+SPLIT, FILE = "val", "questions.jsonl"  # of the miniature world; of its questions in the cache
 
 
-def ensure_drawn(count: int, world: World = NANO) -> Path:
+def ensure_drawn(count: int, of_world: World = NANO) -> Path:
     """A folder of the cache with `count` drawn questions in NegVQA's layout."""
-    name = f"negvqa-{world.name.replace(':', '-')}-{count}"
-    return nano.draw_once(name, lambda draft: write_drawn(draft, count, world), proof=FILE)
+    name = f"negvqa-{of_world.name.replace(':', '-')}-{count}"
+    return nano.draw_once(name, lambda draft: write_drawn(draft, count, of_world), proof=FILE)
 
 
-def write_drawn(root: Path, count: int, world: World) -> None:
+def write_drawn(root: Path, count: int, of_world: World) -> None:
     """Draws questions; the order of options is random, each letter right for half of a kind's questions."""
     rows = []
-    counts = dict.fromkeys(KINDS, 0)
-    for number, (index, scene, question) in enumerate(iter_questions(SPLIT, count, world)):
+    counts = dict.fromkeys(KINDS, 0)  # questions so far
+    for number, (index, scene, question) in enumerate(iter_questions(SPLIT, count, of_world)):
         name = f"images/{index:05d}.png"
         if not (root / name).exists():  # up to four questions are about one scene
-            images.write_png(root / name, render(scene, world.style))
+            images.write_png(root / name, render(scene, of_world.style))
         # Pairs of questions of a kind get one right "A" and one right "B", in random order.
         pair, half = divmod(counts[question.kind], 2)
         counts[question.kind] += 1
-        first = rng_for(SPLIT, pair, f"letters/{question.kind}").random() < 0.5
+        starts_with_b = rng_for(SPLIT, pair, f"letters/{question.kind}").random() < 0.5
+        letter = "BA"[half] if starts_with_b else "AB"[half]
         row = {"index": number, "image": name, "category": question.kind}
-        texts = question.question, question.negated, question.right, question.wrong
-        rows.append(row | format_record(*texts, "AB"[first ^ half]))
+        answers = {"right": question.right, "wrong": question.wrong, "letter": letter}
+        rows.append(row | format_record(question.question, question.negated, **answers))
     atomic.write_lines(root / FILE, rows)
 
 
-def format_record(question: str, negated: str, right: str, wrong: str, letter: str) -> Row:
+def format_record(question: str, negated: str, *, right: str, wrong: str, letter: str) -> Row:
     """Fields of a record in NegVQA's layout. letter: A or B, right for the original question."""
     first, second, other = (right, wrong, "B") if letter == "A" else (wrong, right, "A")
     row = {"original_question": question, "negated_question": negated, "A": first, "B": second}

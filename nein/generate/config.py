@@ -18,8 +18,6 @@ from nein.loading.references import Need, is_served
 from nein.models.llm import LlmOptions
 from nein.wording.families import FAMILIES
 
-FAMILY_HELP = f"negation families: {', '.join(FAMILIES)}, or all"
-
 
 @dataclass
 class BuildModels:
@@ -36,9 +34,9 @@ class BuildModels:
 class BuildConfig(Preset, Limit, Seed, Sampler, RuntimeOptions, Output):
     """How `nein generate` makes NeIn data."""
 
-    presets = "nein/generate-"
+    presets = "nein/generate-"  # start of a preset's file
     default_out = "runs/generate-PRESET"
-    counted = "source images"
+    counted = "source images"  # by --limit
 
     source: str | None = option(None, "captioned images: nano, COCO .json, .jsonl, or a folder", "Main")
     images: str | None = option(None, "image folder (default: beside SOURCE)", "Main")
@@ -48,8 +46,9 @@ class BuildConfig(Preset, Limit, Seed, Sampler, RuntimeOptions, Output):
     kept: PositiveInt = option(5, "keep the lowest-scoring ones, one sample each", "Clauses")
     absent_below: float = option(0.4, "take a category as absent below this image-text cosine", "Clauses")
     families: Names = option(
-        ["plain"], FAMILY_HELP, "Clauses", among=(*FAMILIES, "all"), what="negation family"
-    )
+        ["plain"], f"negation families: {', '.join(FAMILIES)}, or all", "Clauses",
+        among=(*FAMILIES, "all"), what="negation family",
+    )  # fmt: skip
     editor: str = option("magicbrush", "editor that adds the objects", "Generation")
     image_format: Literal["png", "jpg"] = option("png", "of the samples (paper: jpg)", "Generation")
     match_above: float = option(0.4, "filter 1: keep samples above this cosine", "Filters")
@@ -145,11 +144,12 @@ class NegbenchConfig(Preset, Limit, Seed, RuntimeOptions, Output):
     @property
     def absent(self) -> int:
         """The number of absent objects per image; by default as published."""
-        return self.negatives or (3 if self.concepts == "annotations" else 5 if self.thing == "image" else 1)
+        default = 3 if self.concepts == "annotations" else 5 if self.thing == "image" else 1
+        return self.negatives or default
 
     @property
     def asked(self) -> int:
-        """The maximum number of questions per image; the name is part of a folder's identity."""
+        """The most questions per image; a manifest has it under this name."""
         return self.questions or (3 if self.thing == "image" and self.mcq == "script" else 1)
 
     @property
@@ -178,20 +178,21 @@ class NegbenchConfig(Preset, Limit, Seed, RuntimeOptions, Output):
         return [*found, *needs.model_needs("llm", self.llm.model)] if self.asks_llm else found
 
     def check(self) -> None:
-        source, asks_llm = f"--source {self.source}", self.concepts == "llm"
+        source, from_captions = f"--source {self.source}", self.concepts == "llm"
         lists = {"captions": "captions", "voc": "instances", "chexpert": "instances", "ham10000": "instances"}
-        lists["coco"] = "captions" if asks_llm else "instances"
-        name = lists.get(self.source, "")
-        from_text, pairs = self.maker_for("text"), self.source == "pairs"
-        no_maker = pairs and not (from_text or self.maker_for("editor"))
-        no_instances = pairs and self.captions and not self.instances
-        without_captions = self.source == "voc" or self.medical
+        lists["coco"] = "captions" if from_captions else "instances"
+        name = lists.get(self.source, "")  # the option that the source needs; "": none
+        from_text, is_pairs = self.maker_for("text"), self.source == "pairs"
+        no_maker = is_pairs and not (from_text or self.maker_for("editor"))
+        no_instances = is_pairs and self.captions and not self.instances
+        no_captions = self.source == "voc" or self.medical
         is_photo = self.form == "evaluation" and self.thing == "image" and not self.medical
         is_other_query = "{object}" not in self.query or set("{}") & set(self.query.replace("{object}", ""))
-        refused = {
+        refused = {  # message -> whether it applies
             f"{source} needs --{name}; see nein negbench generate --help.": name and not getattr(self, name),
-            f"{source} names no objects; use --concepts llm.": self.source == "captions" and not asks_llm,
-            f"{source} has no captions; use --concepts annotations.": without_captions and asks_llm,
+            f"{source} names no objects; use --concepts llm.": self.source == "captions"
+            and not from_captions,
+            f"{source} has no captions; use --concepts annotations.": no_captions and from_captions,
             f"{source} is for evaluation; use --form evaluation.": self.medical and self.form == "training",
             f"--query is '{self.query}'; it must contain {{object}} and no other braces.": is_other_query,
             f"--maker is '{self.maker}'; it must be editor:NAME or text:ID.": no_maker,
@@ -200,9 +201,9 @@ class NegbenchConfig(Preset, Limit, Seed, RuntimeOptions, Output):
             "--mcq files is for evaluation questions on photographs.": self.mcq == "files" and not is_photo,
             "--affneg needs --paraphrase.": self.affneg and not self.paraphrase,
         }
-        for sentence, is_wrong in refused.items():
-            if is_wrong:
-                raise UserError(sentence)
+        for message, applies in refused.items():
+            if applies:
+                raise UserError(message)
         if self.asks_llm:
             self.llm.check("--maker text:ID, --concepts llm, --validate or --paraphrase")
 
@@ -226,7 +227,7 @@ class ConversionConfig(Preset, Limit, Seed, OnDevice, Budget, Output):
 
     @property
     def place(self) -> str:
-        """Where questions are negated (`nein.engine.stages.Model`); drawn ones are as they were drawn."""
+        """Where questions are negated: see `nein.engine.stages.Model`. "host": drawn ones need no model."""
         if self.llm.model is None:
             return "host"
         return "remote" if is_served(self.llm.model) else "device"

@@ -101,8 +101,7 @@ class ShardStage(Stage):
         names = [stage.name for stage in maker.stages]
         self.invalidates = tuple(f"work/{name}" for name in names[names.index(self.name) + 1 :])
         place = self.works_at()
-        model = None if place == "host" else Model.one(self.kind, self.load, place=place, kind=self.kind)
-        self.model = model
+        self.model = None if place == "host" else Model.one(self.kind, self.load, place, kind=self.kind)
 
     def load(self) -> Any:
         raise NotImplementedError

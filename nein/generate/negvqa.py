@@ -105,7 +105,7 @@ def _read_choice(row: Row, names: Row, folder: Path | None, *, number: int, take
         picture = official.read_image(row.get(names["image"]), folder)
         problem = "" if picture.is_file() else "the picture is not there"
     except ValueError as error:
-        problem = str(error).removeprefix("whose ")  # elsewhere it follows "record"
+        problem = str(error).removeprefix("whose ")  # the message is about several records
     # A problem of the texts outranks one of the image.
     if not cells["question"]:
         problem = f"no {names['question']}"
@@ -234,10 +234,8 @@ class Negate(ShardStage):
     def make(self, model: llm.Client | None, inputs: list[Choice]) -> list[Negation]:
         usable = [item for item in inputs if not item.problem]
         requests = [llm.Request(f"{PROMPT}\nQuestion: {item.question}") for item in usable]
-        outcomes: dict[str, llm.Outcome[PrintedVerdict]] = {}  # by id
-        if model is not None:
-            replies = model.complete(requests, PrintedVerdict)
-            outcomes = {item.id: reply for item, reply in zip(usable, replies, strict=True)}
+        outcomes: Any = model.complete(requests, PrintedVerdict) if model else [None] * len(usable)
+        outcome_of = {item.id: outcome for item, outcome in zip(usable, outcomes, strict=True)}
         negations = []
         for item in inputs:
             if item.problem:
@@ -245,7 +243,7 @@ class Negate(ShardStage):
             elif model is None:
                 negations.append(Negation(item.id, NEGATED, item.negated))
             else:
-                negations.append(_read_outcome(item, outcomes[item.id]))
+                negations.append(_read_outcome(item, outcome_of[item.id]))
         return negations
 
     def is_valid(self, output: str, number: int, rows: list[Any]) -> bool:

@@ -236,7 +236,7 @@ def test_options_that_pandas_takes_for_missing_vanish_under_paper_only(tmp_path)
     rows = [{**row, "A": "None"} for row in records(1)]
     [item, _] = data.load(str(write_questions(tmp_path, rows))).items
     form = QuestionForm("original")
-    shown, hidden = (form.write(item, "paper", hide_nan).prompt.text for hide_nan in (False, True))
+    shown, hidden = (form.write(item, "paper", hide_missing).prompt.text for hide_missing in (False, True))
     assert "Options: A. None B. dog 0\n" in shown
     assert "Options: B. dog 0\n" in hidden
     [row] = form.make_rows(item, Reply("A"))

@@ -20,11 +20,11 @@ EXACT, LLM = "exact", "llm:"  # values of --matcher: VLMEvalKit's rule alone; pr
 
 @dataclass(kw_only=True)
 class NegvqaConfig(Evaluation, Blind):
-    """What decides an evaluation. Field names are the keys of a configuration file."""
+    """The options of an evaluation. Field names are the keys of a configuration file."""
 
-    presets = "negvqa/eval-"
+    presets = "negvqa/eval-"  # start of a preset's file
     default_out = "runs/negvqa-PRESET"
-    counted = "questions (rounded up to whole blocks)"
+    counted = "questions (rounded up to whole blocks)"  # by --limit
     batch_size: PositiveInt = 8
     model: Names = option(
         [], "hub id, folder, openai:URL#MODEL, nano:NAME, judge, file.py:FUNCTION, LABEL=MODEL", "Main"
@@ -43,12 +43,9 @@ class NegvqaConfig(Evaluation, Blind):
         "paper", "question wording: the paper's, or VLMEvalKit's for each model", "Method"
     )
     scoring: Names = option(
-        list(SCORINGS),
-        "generated letter, logprob (likeliest letter)",
-        "Method",
-        among=SCORINGS,
-        what="scoring",
-    )
+        list(SCORINGS), "generated letter, logprob (likeliest letter)", "Method",
+        among=SCORINGS, what="scoring",
+    )  # fmt: skip
     matcher: str = option(
         EXACT, "read answers without a letter: exact (counts as wrong), or llm:MODEL", "Method"
     )
@@ -67,19 +64,18 @@ class NegvqaConfig(Evaluation, Blind):
     )
 
     @property
-    def matching(self) -> str | None:
+    def matcher_model(self) -> str | None:
         """The language model that reads answers without a letter, if one does."""
         return None if self.matcher == EXACT else self.matcher.removeprefix(LLM)
 
     def needs(self) -> list[Need]:
         from nein.models import needs, references
 
-        models = (references.split_label(name)[1] for name in self.model)
-        return [
-            *(need for m in models for need in needs.model_needs("vqa", self.judge if m == "judge" else m)),
-            *needs.model_needs("llm", self.matching),
-            *needs.data_needs(self.data),
-        ]
+        found: list[Need] = []
+        for name in self.model:
+            reference = references.split_label(name)[1]
+            found += needs.model_needs("vqa", self.judge if reference == "judge" else reference)
+        return [*found, *needs.model_needs("llm", self.matcher_model), *needs.data_needs(self.data)]
 
     def check(self) -> None:
         if not self.scoring:
@@ -88,7 +84,7 @@ class NegvqaConfig(Evaluation, Blind):
             raise UserError("--model names no model; pass a hub id, folder, openai:URL#MODEL or nano:negvqa.")
         if self.answers_from and "generated" not in self.scoring:
             raise UserError("--answers-from has answers in words; add generated to --scoring.")
-        if self.matcher != EXACT and self.matching in ("", self.matcher):
+        if self.matcher != EXACT and self.matcher_model in ("", self.matcher):  # no name, or no prefix
             raise UserError(f"--matcher is '{self.matcher}'; allowed: {EXACT}, {LLM}MODEL.")
         if self.negated is not None and self.data.partition(":")[0] in ("nano", "hub"):
             raise UserError("--negated is the second of two files; --data must be the first.")

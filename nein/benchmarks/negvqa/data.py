@@ -1,4 +1,4 @@
-"""The folder of a run of NegVQA, and its rows: answers and matches (docs/reference/files.md)."""
+"""Defines the folder of a run of NegVQA and its rows: answers and matches (docs/reference/files.md)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nein.engine.atomic import Row, record
 from nein.engine.folder import MANIFEST_FIELDS, Folder
 
 ANSWERS, BLIND, MATCHES = "answers", "blind", "matches"  # the stages and their outputs
-TEXT, FIELDS = NotRequired[str | None], NotRequired[Row | None]  # optional entries of a manifest
+OPTIONAL_TEXT, OPTIONAL_ROW = NotRequired[str | None], NotRequired[Row | None]  # of entries of a manifest
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Answer:
     options: tuple[str, ...]
     answer: str  # the right letter
     text: str | None = None  # the generated answer; None: none was requested
-    logprobs: tuple[float | None, ...] | None = None  # per letter
-    each: tuple[str, ...] | None = None  # a judge's yes or no per option
+    logprobs: tuple[float | None, ...] | None = None  # ln p per letter; None in it: the server lists none
+    each: tuple[str, ...] | None = None  # a judge's yes or no per option; None: it was not asked so
     error: str = ""  # why there is no answer
     baseline: str = ""  # in blind/: see `nein.benchmarks.baselines`
 
@@ -39,8 +39,8 @@ class Match:
 
     id: str
     variant: str
-    said: str | None = None  # the matcher's reply
-    letter: str | None = None
+    said: str | None = None  # the matcher's reply; None: `letter` was drawn, or there is an `error`
+    letter: str | None = None  # None: the matcher finds no option
     reason: str = ""  # how the letter was found, or why there is none
     error: str = ""  # why the matcher gave no reply: it is asked again
 
@@ -48,15 +48,11 @@ class Match:
 class AnswersDir(Folder):
     """The folder OUT/<model>."""
 
-    benchmark, content_name = "negvqa", ANSWERS
+    benchmark, content_name = "negvqa", ANSWERS  # in the manifest; in messages
     row_types: ClassVar = {ANSWERS: Answer, BLIND: Answer, MATCHES: Match}
-    manifest_type: ClassVar = record(
-        {
-            **MANIFEST_FIELDS,
-            **dict.fromkeys(("preset", "protocol", "reference", "matcher"), str),
-            "identity": record({"prompt": str, "asking": TEXT}),
-            "scoring": list[str],
-            "limit": int,
-            "data": record({"sha256": str, "questions": int, "columns": FIELDS, "revision": TEXT}),
-        }
-    )
+    _DATA = record({"sha256": str, "questions": int, "columns": OPTIONAL_ROW, "revision": OPTIONAL_TEXT})
+    manifest_type: ClassVar = record({
+        **MANIFEST_FIELDS, "preset": str, "protocol": str, "reference": str, "matcher": str,
+        "identity": record({"prompt": str, "asking": OPTIONAL_TEXT}),
+        "scoring": list[str], "limit": int, "data": _DATA,
+    })  # fmt: skip

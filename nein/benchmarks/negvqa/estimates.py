@@ -57,8 +57,8 @@ def make_estimates(scores: ScoreTable, asking: str | None = None) -> pd.DataFram
     accuracies = frames.select(frame, task="accuracy", protocol="fixed")
     counts = accuracies.groupby("scoring", sort=False)["n"].sum()  # scoring -> questions with a letter
     order = ("logprob", "generated") if asking == "options" else ("generated", "logprob")
-    scoring = next((name for name in order if counts.get(name)), str(next(iter(counts.index), "")))
-    return frames.with_columns(frame, headline=np.where(frame["scoring"] == scoring, "yes", ""))
+    candidates = [*(name for name in order if counts.get(name)), *counts.index, ""]  # the first one counts
+    return frames.with_columns(frame, headline=np.where(frame["scoring"] == candidates[0], "yes", ""))
 
 
 def split_by_category(rows: ScoreTable) -> Iterator[tuple[str, ScoreTable]]:
@@ -117,7 +117,7 @@ def _estimate_subsets(rows: ScoreTable) -> Iterator[Row]:
 
 
 def _compare_with_baselines(rows: ScoreTable, baseline_rows: ScoreTable) -> Iterator[Row]:
-    """baseline_rows: scores of these questions without the image or the question, and of the text reader."""
+    """Estimates per variant and category. baseline_rows: of the blind model and of the text reader."""
     if not len(baseline_rows):
         return
     for variant in VARIANTS:
@@ -129,8 +129,8 @@ def _compare_with_baselines(rows: ScoreTable, baseline_rows: ScoreTable) -> Iter
 
 def compare_pairs(rows: ScoreTable, category: str) -> Iterator[Row]:
     """The negation gap of a category with its test, and the outcomes of its pairs with McNemar's test."""
-    first, second = (rows.where(variant=variant) for variant in VARIANTS)
-    original, negated, clusters = first.pair(second)  # (n,) each: values 0 or 1, and the image
+    originals, negations = rows.where(variant="original"), rows.where(variant="negated")
+    original, negated, clusters = originals.pair(negations)  # (n,) each: values 0 or 1, and the image
     n = len(original)
     labels: Row = {"task": "gap", "category": category}
     gap_rows = list(rows.gap(*VARIANTS, **labels))  # variants "original", "negated", "gap": metrics here
@@ -138,7 +138,7 @@ def compare_pairs(rows: ScoreTable, category: str) -> Iterator[Row]:
         yield {**row, "metric": row["variant"], "variant": ""}
     ratio = statistics.pairs_ratio(original, negated, clusters)
     yield frames.figure(ratio, unit="", metric="ratio", **labels)
-    labels |= {"task": "outcomes", "unscored": len(first) - n, "n": n}
+    labels |= {"task": "outcomes", "unscored": len(originals) - n, "n": n}
     counts = {name: int(((original == a) & (negated == b)).sum()) for name, (a, b) in OUTCOMES.items()}
     for name, count in counts.items():
         yield frames.number(count / n if n else None, unit="%", metric=name, **labels)
@@ -148,8 +148,8 @@ def compare_pairs(rows: ScoreTable, category: str) -> Iterator[Row]:
 
 
 def mcnemar(first: int, second: int) -> float:
-    """Two-sided p that two kinds of discordant pairs are equally likely, by the exact binomial test; 1.0 when
-    there are none. Source: McNemar, Psychometrika 12 (1947), in its exact form."""
+    """Two-sided p of "both kinds of discordant pairs are equally likely"; first, second: their counts, 1.0 if
+    both are 0. Source: McNemar, Psychometrika 12 (1947), as an exact binomial test."""
     from scipy.stats import binomtest
 
     return float(binomtest(first, first + second).pvalue) if first + second else 1.0

@@ -71,8 +71,10 @@ def read_notebook() -> pd.DataFrame:
 
 
 def find_paper_name(reference: str) -> str | None:
-    """Table 1's name of the model behind a reference (hub id, folder, openai:URL#MODEL), if it has one."""
-    tail = re.sub(r"@.*$", "", reference.rpartition("#")[2].rstrip("/")).rpartition("/")[2].lower()
+    """Table 1's name of the model behind a reference (hub id, folder, openai:URL#MODEL), if it has one:
+    "llava-hf/llava-1.5-7b-hf@main" -> "LLaVA-1.5-7B"."""
+    without_revision = re.sub(r"@.*$", "", reference.rpartition("#")[2].rstrip("/"))
+    tail = without_revision.rpartition("/")[2].lower()
     return next((name for name, hub_id in HUB_IDS.items() if hub_id == tail), None)
 
 
@@ -84,12 +86,12 @@ def parse_size(name: str) -> tuple[str, float] | None:
 
 
 def is_negvqa(data: Mapping[str, Any]) -> bool:
-    """Whether the data of a run's manifest are NegVQA's own, so that Table 1 is comparable: those on the hub,
-    or others with the same number of questions in every subset."""
+    """Whether the data of a run's manifest are NegVQA's own, so that Table 1 is comparable. They are if they
+    come from its place on the hub, or if every subset has as many questions as there."""
     return data.get("name") == HUB or Counter(data.get("subsets")) == Counter(SUBSETS)
 
 
-# --- figures on the page ----------------------------------------------------------------------------
+# --- estimates on the page --------------------------------------------------------------------------
 def paper_gaps() -> Iterator[Row]:
     """The averages of Table 1, for `Benchmark.paper_gaps`."""
     for model, part in frames.select(read_table_1(), category=AVERAGE).groupby("model", sort=False):
@@ -104,36 +106,36 @@ def paper_estimates(source: str, run: Mapping[str, Any] | None) -> Iterator[Pape
     selected = {"model": find_paper_name(run["reference"]) or find_paper_name(run["name"])} if run else {}
     facts = {"task": "accuracy", "protocol": "paper", "scoring": "generated", "interval": "clustered"}
     for cell in frames.records(read_table_1(), **selected):
-        key = {**facts, "variant": cell["variant"], "category": cell["category"]}
-        yield PaperEstimate(cell["model"], key, cell["value"], "%", cell["n"])
+        key = {**facts, "variant": cell["variant"], "category": cell["category"]}  # selects our estimate
+        yield PaperEstimate(cell["model"], key, cell["value"], unit="%", n=cell["n"])
 
 
-def _select_as_in_table(figures: pd.DataFrame, name: str, **columns: str) -> pd.DataFrame:
+def _select_as_in_table(estimates: pd.DataFrame, name: str, **columns: str) -> pd.DataFrame:
     """A model's accuracies in the form of Table 1 (`source` "here"), by generated letters if any."""
-    shares = frames.select(figures, task="accuracy", protocol="paper", interval="normal", **columns)
+    shares = frames.select(estimates, task="accuracy", protocol="paper", interval="normal", **columns)
     shares = shares[shares["value"].notna()]
-    first = shares["scoring"].min()  # "generated" before "logprob"
-    return shares[shares["scoring"] == first].assign(model=name, source="here")
+    scoring = shares["scoring"].min()  # "generated" is before "logprob" in the alphabet
+    return shares[shares["scoring"] == scoring].assign(model=name, source="here")
 
 
 def compare_with_table_1(runs: Mapping[str, tuple[pd.DataFrame, str]]) -> pd.DataFrame:
     """Table 1 (task "table1", `source` "printed"); runs ("here", protocol "paper") stand below the model that
     they repeat, others at the end. runs: name -> (estimates, reference)."""
-    measured = [
-        (find_paper_name(reference), _select_as_in_table(estimates, name))
-        for name, (estimates, reference) in runs.items()
-    ]
+    measured: dict[str | None, list[pd.DataFrame]] = {}  # Table 1's name, None: not in it -> runs
+    for name, (estimates, reference) in runs.items():
+        rows = _select_as_in_table(estimates, name)
+        measured.setdefault(find_paper_name(reference), []).append(rows)
     parts = []
     for model, part in read_table_1().groupby("model", sort=False):
-        parts += [part.assign(source="printed"), *(rows for name, rows in measured if name == model)]
-    return frames.concat([*parts, *(rows for name, rows in measured if name is None)], task="table1")
+        parts += [part.assign(source="printed"), *measured.get(str(model), ())]
+    return frames.concat([*parts, *measured.get(None, ())], task="table1")
 
 
 def summarize_models(runs: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """The best model on each kind of questions, and the mean drop over models (task "overall", protocol
-    "paper"): of Table 1 ("printed"), and of runs if there are several ("here")."""
+    """The best model on each kind of questions, and the mean drop over models: of Table 1 (`source`
+    "printed"), and of runs if there are several ("here"). Task "overall", protocol "paper"."""
     rows: list[Row] = []
-    measured = frames.concat(_select_as_in_table(figures, name) for name, figures in runs.items())
+    measured = frames.concat(_select_as_in_table(estimates, name) for name, estimates in runs.items())
     for source, table in (("printed", read_table_1()), ("here", measured)):
         part = frames.select(table, category=AVERAGE)
         if not len(part):
@@ -151,31 +153,32 @@ def summarize_models(runs: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def scale_paper_models() -> pd.DataFrame:
-    """The accuracies of the models that the paper plots, by family and size: of Table 1 (task "scaling"), and
-    of the notebook by subset (task "subset scaling")."""
+    """Accuracies of the models that the paper plots, by family and size: those of Table 1 (task "scaling"),
+    and those of the notebook by subset (task "subset scaling")."""
     parts = []
     for task, table in (("scaling", read_table_1()), ("subset scaling", read_notebook())):
         points = table.assign(source="printed", low=None, high=None)  # drawn without intervals
         for model, part in points.groupby("model", sort=False):
-            if model in HUB_IDS and model != "Molmo-7B-D":  # as in the paper's plots
+            if model in HUB_IDS and model != "Molmo-7B-D":  # the paper plots Molmo-7B-O alone
                 parts.append(_add_size(part, task, str(model)))
     return frames.concat(parts)
 
 
-def scale_model(model: str, figures: pd.DataFrame, reference: str) -> list[pd.DataFrame]:
-    """The same of a model measured here; no rows if its name does not tell its size."""
+def scale_model(model: str, estimates: pd.DataFrame, reference: str) -> list[pd.DataFrame]:
+    """The estimates of `scale_paper_models` for a model measured here; no rows if its size is not known."""
     name = find_paper_name(reference) or reference
-    subsets = frames.select(figures, task="subsets", metric="accuracy", headline="yes")
+    subsets = frames.select(estimates, task="subsets", metric="accuracy", headline="yes")
     subsets = subsets[subsets["value"].notna()].assign(model=model, source="here")
-    averages = _select_as_in_table(figures, model, headline="yes")
+    averages = _select_as_in_table(estimates, model, headline="yes")
     return [_add_size(averages, "scaling", name), _add_size(subsets, "subset scaling", name)]
 
 
-def _add_size(figures: pd.DataFrame, task: str, name: str) -> pd.DataFrame:
+def _add_size(estimates: pd.DataFrame, task: str, name: str) -> pd.DataFrame:
     """Adds task, family and size to a model's estimates; no rows if its name does not tell its size."""
     parsed = parse_size(name)
     if parsed is None:
-        return figures.head(0)
+        return estimates.head(0)
     family, billions = parsed
-    line = {"line": f"{family}, " + figures["variant"]} if task == "subset scaling" else {}
-    return figures.assign(task=task, family=family, size=f"{billions:g}", **line)
+    sized = estimates.assign(task=task, family=family, size=f"{billions:g}")
+    # Subsets share their panel: there every variant has a line of its own.
+    return sized.assign(line=f"{family}, " + sized["variant"]) if task == "subset scaling" else sized

@@ -35,13 +35,15 @@ def make_page(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig
     for other in others:
         if other.manifest["data"]["sha256"] != first.manifest["data"]["sha256"]:
             raise UserError(f"'{first.name}' and '{other.name}' have other questions; give each a report.")
-    gaps, change = negation_gaps(finished), "a question becomes its negation"
-    finding = describe_widest(gaps, quantity="accuracy", change=change)
+    change = "a question becomes its negation"
+    finding = describe_widest(negation_gaps(finished), quantity="accuracy", change=change)
 
     # Only the published questions stand next to the paper's numbers.
     published = [run for run in finished if is_negvqa(run.manifest["data"])]
     comparable = {run.name: (run.figures, run.manifest["reference"]) for run in published}
-    further = [part for name, entry in comparable.items() for part in paper.scale_model(name, *entry)]
+    further: list[pd.DataFrame] = []  # estimates besides those of the runs
+    for name, (estimates, reference) in comparable.items():
+        further += paper.scale_model(name, estimates, reference)
     if comparable:
         further.append(paper.scale_paper_models())
     further.append(paper.compare_with_table_1(comparable))
@@ -50,16 +52,15 @@ def make_page(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig
     headline = [sections.OVER_ALL]
     if all(run.manifest["protocol"] == "paper" for run in finished):
         headline.insert(0, sections.accuracy_table("paper", "clustered"))
+    parts = []  # of `nein report` alone
+    if isinstance(options, ReportConfig) and options.shown:
+        parts.append(_make_browser(finished, options))
     return Page(
-        "NegVQA",
-        _describe_data(finished),
-        _notes(finished),
-        [finding] if finding else [],
-        [_make_browser(finished, options)] if isinstance(options, ReportConfig) and options.shown else [],
-        figures=further,
+        "NegVQA", subtitle=_describe_data(finished), notes=_notes(finished),
+        findings=[finding] if finding else [], parts=parts,
+        figures=further, headline=headline,
         sections=[section for section in sections.SECTIONS if comparable or section.key != sections.PAPER],
-        headline=headline,
-    )
+    )  # fmt: skip
 
 
 def _describe_data(finished: Sequence[Finished]) -> str:
@@ -67,8 +68,9 @@ def _describe_data(finished: Sequence[Finished]) -> str:
     origin = manifests[0]["data"]
     source = origin.get("file", "drawn questions of the miniature world")
     if "name" in origin:
-        source = f"hub:{origin['name']}{'@' + origin['revision'] if origin.get('revision') else ''}"
-    counts = sorted({manifest["limit"] for manifest in manifests})
+        revision = origin.get("revision")
+        source = f"hub:{origin['name']}@{revision}" if revision else f"hub:{origin['name']}"
+    counts = sorted({manifest["limit"] for manifest in manifests})  # of questions that were asked
     number = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
     total = "" if counts == [origin["questions"]] else f" of {origin['questions']:,}"
     last = max(call["started"] for manifest in manifests for call in manifest["invocations"])
@@ -76,7 +78,7 @@ def _describe_data(finished: Sequence[Finished]) -> str:
 
 
 def negation_gaps(finished: Sequence[Finished]) -> pd.DataFrame:
-    """The gap over all categories, by the scoring that headlines a model, for `Benchmark.gaps`."""
+    """The gap of every run over all categories, by its headline's scoring, for `Benchmark.gaps`."""
     rows: list[Row] = []
     columns = {"task": "gap", "category": AVERAGE, "protocol": "fixed", "headline": "yes"}
     for run in finished:
@@ -90,13 +92,14 @@ def negation_gaps(finished: Sequence[Finished]) -> pd.DataFrame:
 
 def _notes(finished: Sequence[Finished]) -> list[str]:
     manifests = [run.manifest for run in finished]
-    presets = {manifest["preset"] for manifest in manifests}
-    nano = "nano (miniature models on drawn questions: real measurements, not comparable with the paper's)"
+    preset = ", ".join(sorted({manifest["preset"] for manifest in manifests}))
+    if preset == "nano":
+        preset += " (miniature models on drawn questions: real measurements, not comparable with the paper's)"
     prompts = ", ".join(sorted({manifest["identity"]["prompt"] for manifest in manifests}))
     matchers = ", ".join(sorted({manifest["matcher"] for manifest in manifests}))
     notes = [
-        f"Preset: {nano if presets == {'nano'} else ', '.join(sorted(presets))}. Prompt: {prompts}. "
-        f"Protocol 'paper' reads letters by VLMEvalKit's rule, with matcher {matchers}."
+        f"Preset: {preset}. Prompt: {prompts}. Protocol 'paper' reads letters by VLMEvalKit's rule, with "
+        f"matcher {matchers}."
     ]
     if not all(is_negvqa(manifest["data"]) for manifest in manifests):
         notes.append("These are not NegVQA's own questions: no number here is comparable with its Table 1.")
@@ -109,7 +112,7 @@ def _notes(finished: Sequence[Finished]) -> list[str]:
 
 # --- single questions ------------------------------------------------------------------------------
 SIDE = 256  # pixels of an image's longer side
-COLUMNS = ("question", "answer", "read as", "log p")
+COLUMNS = ("question", "answer", "read as", "log p")  # of the table about one question
 
 
 def _make_browser(finished: Sequence[Finished], options: ReportConfig) -> Part:
@@ -118,11 +121,10 @@ def _make_browser(finished: Sequence[Finished], options: ReportConfig) -> Part:
         [cards.Member(run.name) for run in finished],
         [cards.Measure(variant, f"{variant} question") for variant in VARIANTS],
         chosen=VARIANTS[1],
-        rivals=(*VARIANTS, "Negation decides"),
-        words=("questions", "Model", "Asked"),
-        heads=VARIANTS,
-        columns=COLUMNS,
-    )
+        rivals=(*VARIANTS, "Negation decides"),  # a button: one variant is right, the other is wrong
+        words=("questions", "Model", "Asked"),  # names of samples, members and measures
+        heads=VARIANTS, columns=COLUMNS,
+    )  # fmt: skip
     rows = frames.select(frames.concat(run.figures for run in finished), headline="yes")
     rows = rows.drop_duplicates("model")
     headlines = dict(zip(rows["model"], rows["scoring"], strict=True))  # model -> scoring
@@ -141,9 +143,10 @@ def find_items(run: Finished, options: Any) -> Sequence[Item]:
         return questions.load(origin["world"], questions=origin["questions"]).items
     if options.data is None:
         return ()
-    negated, folder = getattr(options, "negated", None), options.images
-    read: Any = {"columns": origin.get("columns"), "split": origin.get("split", "test")}
-    data_set = questions.load(options.data, negated=negated, image_folder=folder, **read)
+    data_set = questions.load(
+        options.data, negated=getattr(options, "negated", None),  # some commands have no such option
+        image_folder=options.images, columns=origin.get("columns"), split=origin.get("split", "test"),
+    )  # fmt: skip
     if data_set.sha256 != origin["sha256"]:
         raise UserError(f"'{options.data}' has other questions than '{run.folder.path}'; pass its --data.")
     return data_set.items
@@ -154,11 +157,14 @@ def make_cards(
 ) -> Iterator[cards.Card]:
     """A card per question of the first model, in data order; `limit` random ones if there are more.
     items: with their images, if the data are at hand; headlines: model -> the scoring that decides."""
-    rows: dict[str, dict[str, Answer]] = {}  # id -> variant -> answer
+    # The questions to show.
+    rows: dict[str, dict[str, Answer]] = {}  # id -> variant -> answer of the first model
     for row in select_rows(finished[0].folder, ANSWERS):
         rows.setdefault(row.id, {})[row.variant] = row
     complete = [name for name, variants in rows.items() if [*variants] == [*VARIANTS]]
     rows = {name: rows[name] for name in cards.choose_ids(complete, limit)}
+
+    # The replies of all models. Each one's headline scoring comes first: it decides.
     replies: dict[tuple[str, str, str], Reply] = {}
     for run in finished:
         scorings = run.manifest["scoring"]
@@ -166,27 +172,28 @@ def make_cards(
         for row in select_rows(run.folder, ANSWERS):
             if row.id in rows:
                 replies[run.name, row.id, row.variant] = _read_reply(row, order)
-    titles = {values: sections.OUTCOME_TITLES[name] for name, values in OUTCOMES.items()}
+    titles: dict[tuple[float | None, ...], str] = {}  # values of a pair of replies -> the outcome
+    for outcome, outcome_values in OUTCOMES.items():
+        titles[outcome_values] = sections.OUTCOME_TITLES[outcome]
     images = {item.id: cards.read_thumbnail(item.image, SIDE) for item in items if item.id in rows}
     for name, variants in rows.items():
         # Per run, the replies to the original and to the negated question.
         pairs = [[replies.get((run.name, name, v), Reply()) for v in VARIANTS] for run in finished]
         values = [[reply.value for reply in pair] for pair in pairs]
         outcomes = {titles.get((first, second), "unscored") for first, second in values}
-        original = variants[VARIANTS[0]]
+        said = []
+        for pair in pairs:
+            cells, table = [reply.cell for reply in pair], [reply.row for reply in pair if reply.row]
+            said.append(cards.CardReply(cells=cells, rows=table))
+        original = variants["original"]
         lines = [f"{key.capitalize()}: {row.question} ({row.answer})" for key, row in variants.items()]
-        lines += [" · ".join(f"{a}: {text}" for a, text in zip(LETTERS, original.options, strict=False))]
-        said = [cards.CardReply(cells=[r.cell for r in p], rows=[r.row for r in p if r.row]) for p in pairs]
+        options = zip(LETTERS, original.options, strict=False)
+        lines.append(" · ".join(f"{letter}: {text}" for letter, text in options))
         yield cards.Card(
-            name,
-            original.question,
-            original.subset,
+            name, title=original.question, aside=original.subset,
             facets={"Subset": [original.subset], "Pair": sorted(outcomes)},
-            values=values,
-            pictures=[("", images[name])] if name in images else [],
-            lines=lines,
-            said=said,
-        )
+            pictures=[("", images[name])] if name in images else [], lines=lines, values=values, said=said,
+        )  # fmt: skip
 
 
 class Reply(NamedTuple):
@@ -199,9 +206,10 @@ class Reply(NamedTuple):
 
 def _read_reply(row: Answer, scorings: Sequence[str]) -> Reply:
     """Reads an answer under the protocol "fixed"; the first scoring decides whether it is right."""
-    readings = [scores.read_answer(row, scoring, "fixed") for scoring in scorings]
-    letters = ", ".join(f"{s} {r['letter'] or r['reason']}" for s, r in zip(scorings, readings, strict=True))
-    text, value = row.error or row.text or "", readings[0]["value"]
-    logs = " / ".join("–" if p is None else f"{p:.2f}" for p in row.logprobs or ())
+    readings = {scoring: scores.read_answer(row, scoring, "fixed") for scoring in scorings}
+    value = readings[scorings[0]]["value"]
     mark = {1.0: "right", 0.0: "wrong", None: "none"}[value]
-    return Reply(value, Cell(text, letters, mark), (row.question, text, letters, logs))
+    text = row.error or row.text or ""
+    read_as = ", ".join(f"{scoring} {read['letter'] or read['reason']}" for scoring, read in readings.items())
+    logs = " / ".join("–" if p is None else f"{p:.2f}" for p in row.logprobs or ())
+    return Reply(value, cell=Cell(text, read_as, mark), row=(row.question, text, read_as, logs))

@@ -1,7 +1,7 @@
 """Makes the runs of `nein negvqa`, and defines the benchmark NegVQA.
 
-A run is a model, alone or with a remedy, or a file of answers. Names, data and models are checked here, and
-loaded by the stages. Parts: models, runs, the benchmark.
+A run is a model, alone or with a remedy of `--mend`, or a file of answers. The data are read here, and the
+names of models checked; the stages load the models. Parts: models, runs, the benchmark.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ MATCHER_TOKENS = 2048  # longest answer of the matcher, as in VLMEvalKit
 
 def find_answerer(reference: str, config: NegvqaConfig) -> Answerer:
     """Checks a model of the command line. Raises UserError or MetricError for one that cannot be asked."""
-    location = source = config.judge if reference == JUDGE else reference
-    model = references.get_object(reference)  # of the Python API
+    source = config.judge if reference == JUDGE else reference
+    location = source
+    model = references.get_object(reference)  # of the Python API; None: the reference is a text
     if model is None:
         location = references.resolve(source)
         models.check_reference(location)
@@ -62,12 +63,15 @@ def find_answerer(reference: str, config: NegvqaConfig) -> Answerer:
         possible = choices.FunctionChoices.scorings
     scorings = sorted(set(config.scoring) & {*possible})
     if not scorings:
-        words, more = " or ".join(possible), ", or --judge-asking options" if reference == JUDGE else ""
-        raise UserError(f"'{reference}' can be read by {words} only; add it to --scoring{more}.")
-    toolkit = choice_prompts.find_prompt_format(source)  # VLMEvalKit's for this model
-    wording = toolkit.prompt if config.prompt == "vlmevalkit" else config.prompt
-    prompt_format = choice_prompts.PromptFormat(wording, config.max_new_tokens or toolkit.max_new_tokens)
-    return Answerer(reference, source, location, scorings, prompt_format)
+        advice = "add it to --scoring"
+        if reference == JUDGE:
+            advice += ", or --judge-asking options"
+        raise UserError(f"'{reference}' can be read by {' or '.join(possible)} only; {advice}.")
+    toolkit_format = choice_prompts.find_prompt_format(source)  # VLMEvalKit's for this model
+    wording = toolkit_format.prompt if config.prompt == "vlmevalkit" else config.prompt
+    max_new_tokens = config.max_new_tokens or toolkit_format.max_new_tokens
+    prompt_format = choice_prompts.PromptFormat(wording, max_new_tokens)
+    return Answerer(reference, source, location, scorings=scorings, format=prompt_format)
 
 
 def load_model(answerer: Answerer, config: NegvqaConfig, device: str) -> Any:
@@ -77,7 +81,9 @@ def load_model(answerer: Answerer, config: NegvqaConfig, device: str) -> Any:
     served = is_served(answerer.location)
     services = Services.create(config, config.out_dir / "cache" / "answers.sqlite" if served else None)
     options: dict[str, Any] = {"device": device, "dtype": config.dtype}
-    options |= {**(services.options if served else {}), **config.model_options}
+    if served:
+        options |= services.options
+    options |= config.model_options
     if answerer.reference == JUDGE:
         if config.judge_quantization != "none":
             options["quantization"] = config.judge_quantization
@@ -91,16 +97,25 @@ def load_with_remedy(load: Callable[[], Any], remedy: str, wording: str) -> Any:
     return remedies.WithRemedy(load(), remedy, wording)
 
 
-def load_matcher(config: NegvqaConfig, device: str) -> llm.Client:
-    options = LlmOptions(model=config.matching, max_tokens=MATCHER_TOKENS, dtype=config.dtype)
-    services = Services.create(config, config.out_dir / "cache" / "answers.sqlite")
-    return llm.load(options, services=services, device=device)
+def make_matcher(reference: str, config: NegvqaConfig, device: str) -> Model:
+    """The language model of `--matcher`, to be loaded by the stage "matches"."""
+
+    def load() -> llm.Client:
+        options = LlmOptions(model=reference, max_tokens=MATCHER_TOKENS, dtype=config.dtype)
+        services = Services.create(config, config.out_dir / "cache" / "answers.sqlite")
+        return llm.load(options, services=services, device=device)
+
+    return Model(
+        config.matcher, load, place=references.find_place(reference),
+        describe=lambda client: {"matcher": (fingerprint(client.describe()), client.describe())},
+        usage=lambda client: read_usage({"matcher": client}),
+    )  # fmt: skip
 
 
 # --- runs ------------------------------------------------------------------------------------------
 def name_run(model: str, config: NegvqaConfig) -> str:
     """The name of a run's folder: the user's, else made from the reference, without a server's address."""
-    label, reference = references.split_label(model)
+    label, reference = references.split_label(model)  # of LABEL=MODEL or NAME=FILE.csv
     if label is not None:
         return label
     if model in config.answers_from:
@@ -126,22 +141,22 @@ class _RunMaker:
         for remedy in self.config.mend:
             if remedy == "consistent" and "logprob" not in answerer.scorings:
                 raise UserError(f"--mend {remedy} needs probabilities, which '{reference}' lacks; omit it.")
-            mended = functools.partial(load_with_remedy, load, remedy, answerer.format.prompt)
-            yield self._make_model_run(f"{name}+{remedy}", answerer, mended, remedy)
+            load_both = functools.partial(load_with_remedy, load, remedy, answerer.format.prompt)
+            yield self._make_model_run(f"{name}+{remedy}", answerer, load_both, remedy)
 
     def _make_model_run(self, name: str, answerer: Answerer, load: Callable[[], Any], remedy: str) -> Run:
         config, items = self.config, self.data.items
         # The paper's toolkit reads its table with pandas, to which an option "None" is a missing value.
-        hide_nan = config.protocol == "paper" and any(not MISSING.isdisjoint(item.options) for item in items)
+        has_missing = any(not MISSING.isdisjoint(item.options) for item in items)
+        hide_missing = config.protocol == "paper" and has_missing
         identity: dict[str, Any] = {
             "model": references.identify(answerer.source),
             "role": JUDGE if answerer.reference == JUDGE else "model",
-            "prompt": answerer.format.prompt,
-            "scoring": answerer.scorings,
+            "prompt": answerer.format.prompt, "scoring": answerer.scorings,
             "max_new_tokens": answerer.format.max_new_tokens,
             **references.digest_models({"model": answerer.source}),
-        }
-        if hide_nan:
+        }  # fmt: skip
+        if hide_missing:
             identity["missing"] = "not shown"
         if config.model_options:
             identity["options"] = config.model_options
@@ -152,15 +167,17 @@ class _RunMaker:
 
         model_name = f"{answerer.reference}+{remedy}" if remedy else answerer.reference
         model = Model.one(model_name, load, references.find_place(answerer.source))
-        ask = functools.partial(Questioning, model=model, items=items, answerer=answerer, hide_nan=hide_nan)
+        common: Any = {"model": model, "items": items, "answerer": answerer, "hide_missing": hide_missing}
         blocks = Blocks.first(len(items), config.batch_size, config.limit)
         forms = [QuestionForm(variant) for variant in VARIANTS]
-        stages: list[Stage] = [ask(name=ANSWERS, blocks=blocks, forms=forms, invalidates=(MATCHES,))]
+        ask = Questioning(name=ANSWERS, blocks=blocks, forms=forms, invalidates=(MATCHES,), **common)
+        stages: list[Stage] = [ask]
         if config.blind:
             forms = [QuestionForm(variant, TEXT_ONLY) for variant in VARIANTS]
             if remedy not in remedies.IN_PAIRS:  # without a question there is no pair to ask
                 forms.append(QuestionForm("", PICTURE_ONLY))
-            stages.append(ask(name=BLIND, blocks=spread_blocks(blocks, config.blind), forms=forms))
+            spread = spread_blocks(blocks, config.blind)
+            stages.append(Questioning(name=BLIND, blocks=spread, forms=forms, **common))
         return self._make_run(name, answerer.reference, identity, stages)
 
     def make_file_run(self, name: str, file: str) -> Run:
@@ -176,33 +193,27 @@ class _RunMaker:
 
     def _make_run(self, name: str, reference: str, identity: dict[str, Any], stages: list[Stage]) -> Run:
         """Adds the matcher's stage, if one is needed, and the facts of the manifest."""
-        config, data, outputs = self.config, self.data, {}
+        config, data = self.config, self.data
         folder, blocks = AnswersDir(config.out_dir / name), stages[0].blocks
-        in_words = identity.get("asking") != "options"  # else yes or no to each option: nothing to match
-        if config.matching and in_words and "generated" in identity["scoring"]:
-            model = Model(
-                config.matcher,
-                functools.partial(load_matcher, config, self.device),
-                describe=lambda client: {"matcher": (fingerprint(client.describe()), client.describe())},
-                place=references.find_place(config.matching),
-                usage=lambda client: read_usage({"matcher": client}),
-            )
-            stages.append(Matching(folder=folder, blocks=blocks, model=model))
-            digests = references.digest_models({"matcher": config.matching})
-            outputs = {MATCHES: {"matcher": references.identify(config.matching), **digests}}
+        outputs: dict[str, Any] = {}  # output -> what decides its rows, besides the run's identity
+        answers_in_words = identity.get("asking") != "options"  # else yes or no per option: nothing to match
+        if config.matcher_model and answers_in_words and "generated" in identity["scoring"]:
+            matcher = make_matcher(config.matcher_model, config, self.device)
+            stages.append(Matching(folder=folder, blocks=blocks, model=matcher))
+            digests = references.digest_models({"matcher": config.matcher_model})
+            outputs[MATCHES] = {"matcher": references.identify(config.matcher_model), **digests}
         subsets = Counter(item.subset for item in data.items)
         facts = {
-            "reference": reference,
-            "protocol": config.protocol,
+            "reference": reference, "protocol": config.protocol,
             "scoring": [name for name in config.scoring if name in identity["scoring"]],
             "matcher": config.matcher,
             "data": {**data.origin, "sha256": data.sha256, "questions": len(data.items), "subsets": subsets},
             "limit": len(blocks.indices),
-        }
+        }  # fmt: skip
         identity = {**identity, "data": data.sha256, **runner.machine_identity(config, self.device)}
-        if reference.startswith("nano:") and name.startswith("nano-"):  # not a name of the user's
-            name = name.replace("nano-", "nano:", 1)
-        return Run(folder, name, identity, stages, facts, outputs)
+        if reference.startswith("nano:") and name.startswith("nano-"):  # made by `name_run`, not the user's
+            name = name.replace("nano-", "nano:", 1)  # as the model is typed: no part of a path here
+        return Run(folder, name, identity, stages, facts=facts, outputs=outputs)
 
 
 # --- the benchmark ---------------------------------------------------------------------------------
@@ -212,6 +223,7 @@ _load_questions = functools.lru_cache(maxsize=2)(questions.load)  # `runs` may b
 class NegVqa(Benchmark):
     """Asks vision-language models questions about images, and their negations."""
 
+    # `runner.Benchmark` says what each of these is for.
     name, title = "negvqa", "NegVQA"
     config, report_config, folder = NegvqaConfig, ReportConfig, AnswersDir
     gap, sections = VARIANTS, sections.SECTIONS
@@ -222,21 +234,18 @@ class NegVqa(Benchmark):
     def runs(self, config: Any, device: str) -> list[Run]:
         """One run per model and remedy, and per file of answers."""
         data = _load_questions(
-            config.data,
-            negated=config.negated,
-            image_folder=config.images,
-            split=config.split,
-            columns=tuple(sorted(config.columns.items())),
-            questions=config.questions,
-        )
+            config.data, negated=config.negated, image_folder=config.images, split=config.split,
+            questions=config.questions, columns=tuple(sorted(config.columns.items())),
+        )  # fmt: skip
         absent = [item.image for item in data.items if not item.image.is_file()]
         if len(absent) == len(data.items):
             raise UserError(f"No image of the questions exists ('{absent[0]}'); pass --images FOLDER.")
-        if config.matching:
-            llm.check(config.matching)
+        if config.matcher_model:
+            llm.check(config.matcher_model)
         subjects = (*config.model, *config.answers_from)
         names = runner.name_folders((name_run(subject, config), subject) for subject in subjects)
-        maker, runs = _RunMaker(config, data, device), list[Run]()
+        maker = _RunMaker(config, data, device)
+        runs: list[Run] = []
         for name, subject in names.items():
             reference = references.split_label(subject)[1]
             if subject in config.answers_from:

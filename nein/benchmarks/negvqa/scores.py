@@ -33,13 +33,13 @@ def make_scores(folder: Folder, items: Sequence[Item], indices: Iterable[int]) -
     matches = folder.rows(MATCHES, sorted(folder.list_blocks(MATCHES))) if MATCHES in outputs else ()
     blind = select_rows(folder, BLIND) if BLIND in outputs else ()
     answers = score_answers(select_rows(folder, ANSWERS), scorings, matches)
-    baseline_rows = *score_answers(blind, scorings), *score_text_reader(items, indices)
-    return make_table(itertools.chain(answers, baseline_rows))
+    without_image_or_question = score_answers(blind, scorings)
+    return make_table(itertools.chain(answers, without_image_or_question, score_text_reader(items, indices)))
 
 
 def score_text_reader(items: Sequence[Item], indices: Iterable[int]) -> Iterator[Row]:
     """Rows of the text reader, a classifier of words that is trained on all items."""
-    training = {}
+    training = {}  # (id, variant) -> question; every one is read by a classifier of the others
     for item, variant in itertools.product(items, VARIANTS):
         right = LETTERS.index(item.answers[variant])
         question = baselines.Question(item.questions[variant], item.options, right, item.source)
@@ -64,14 +64,14 @@ def score_answers(
         labels["metric"] = row.baseline or "accuracy"
         match = by_question.get((row.id, row.variant))
         for scoring in scorings:
-            for protocol in PROTOCOLS[:1] if row.baseline else PROTOCOLS:  # a baseline: "fixed" alone
+            for protocol in ("fixed",) if row.baseline else PROTOCOLS:
                 reading = read_answer(row, scoring, protocol, match)
                 yield {**labels, "scoring": scoring, "protocol": protocol, **reading}
 
 
 def read_answer(row: Answer, scoring: str, protocol: str, match: Match | None = None) -> Row:
     """The letter of one answer, and its value or the reason why it has none; `failed`: there is no answer.
-    match: the matcher's letter, if it was asked."""
+    match: what the matcher read; None if it was not asked."""
     failed = bool(row.error)
     if failed:
         letter, reason = None, row.error

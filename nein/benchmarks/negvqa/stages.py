@@ -38,11 +38,11 @@ class QuestionForm:
     variant: str  # "original", "negated"; "": without the question
     baseline: str = ""  # of `nein.benchmarks.baselines`; "": image and question
 
-    def write(self, item: Item, wording: str, hide_nan: bool) -> ChoiceQuestion:
-        """The question as a model gets it. hide_nan: omit options that pandas reads as missing values."""
+    def write(self, item: Item, wording: str, hide_missing: bool) -> ChoiceQuestion:
+        """The question as a model gets it. hide_missing: omit options that pandas reads as missing values."""
         text = item.questions[self.variant] if self.variant else ""
-        prompt = write_prompt(wording, text, drop_missing(item.options) if hide_nan else item.options)
-        return ChoiceQuestion(prompt, len(item.options), text, item.options)
+        prompt = write_prompt(wording, text, drop_missing(item.options) if hide_missing else item.options)
+        return ChoiceQuestion(prompt, len(item.options), question=text, texts=item.options)
 
     def make_rows(self, item: Item, reply: Reply) -> Iterator[Answer]:
         """The rows of a reply; a reply to options without a question counts for both variants."""
@@ -59,9 +59,9 @@ class QuestionForm:
 class Answerer:
     """A model under test, checked but not loaded."""
 
-    reference: str  # as given, without a name; "judge" stands for `source`
-    source: str  # the reference, or that of --judge
-    location: str  # the folder, hub id or address that is loaded
+    reference: str  # of --model, without the user's label: "judge", "nano:negvqa"
+    source: str  # the same, but for "judge" the reference of --judge: "nano:llava"
+    location: str  # the folder, hub id or address that is loaded for `source`
     scorings: list[str]  # those of --scoring that it supports
     format: PromptFormat  # wording of its questions, longest answer
 
@@ -76,12 +76,13 @@ class Questioning(Stage):
     items: Sequence[Item]
     forms: Sequence[QuestionForm]
     answerer: Answerer
-    hide_nan: bool  # omit options that pandas reads as missing values, as the paper does
+    hide_missing: bool  # omit options that pandas reads as missing values, as the paper does
     invalidates: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        self.outputs, location = (self.name,), self.answerer.location
-        self.asks = {location: len(self.forms)} if is_served(location) else {}  # requests per question
+        self.outputs = (self.name,)
+        if is_served(self.answerer.location):
+            self.asks = {self.answerer.location: len(self.forms)}  # requests per question
 
     def files(self, records: range) -> list[Path]:
         return [self.items[index].image for index in records]
@@ -108,15 +109,18 @@ class Questioning(Stage):
             if not forms:
                 continue
             pixels = [make_gray() if is_text_only else image for _, image in readable]  # each (H, W, 3) uint8
-            prompts = [[form.write(item, wording, self.hide_nan) for form in forms] for item, _ in readable]
+            prompts = [
+                [form.write(item, wording, self.hide_missing) for form in forms] for item, _ in readable
+            ]
             # All questions about one image go together: its prefix is computed once.
             answers = choices.answer_each(model, pixels, prompts, scorings)
             for (item, _), item_replies in zip(readable, answers, strict=True):
                 replies |= {(item.id, form): reply for form, reply in zip(forms, item_replies, strict=True)}
         rows: list[Answer] = []
         for item, image in block:
+            no_reply = Reply(error=image if isinstance(image, str) else "")
             for form in self.forms:
-                rows += form.make_rows(item, replies.get((item.id, form)) or Reply(error=str(image)))
+                rows += form.make_rows(item, replies.get((item.id, form), no_reply))
         return {self.name: rows}
 
     def ids(self, records: range) -> list[str]:
@@ -124,7 +128,7 @@ class Questioning(Stage):
         return [self.items[index].id for index in records for _ in range(count)]
 
     def is_valid(self, output: str, number: int, rows: list[Answer]) -> bool:
-        """False if a question failed, which asks it again; one without an image waits for the file."""
+        """False if a question failed, so that it is asked again; one without an image waits for the file."""
         return all(row.error.startswith(NO_IMAGE) for row in rows if row.error)
 
 
@@ -134,7 +138,7 @@ class FileAnswers(Stage):
 
     blocks: Blocks
     items: Sequence[Item]
-    answers: Mapping[str, Mapping[str, str]]  # id -> variant -> text
+    answers: Mapping[str, Mapping[str, str]]  # id -> variant -> text; "": the file has none
     name, outputs, invalidates = ANSWERS, (ANSWERS,), (MATCHES,)
 
     def read(self, number: int) -> list[Item]:
@@ -187,8 +191,9 @@ class Matching(Stage):
 
 def match_answers(client: Any, answers: Sequence[Answer]) -> list[Match]:
     """A match for each answer in words in which the rule finds no letter, in the order of the answers."""
-    matches: dict[tuple[str, str], Match] = {}
-    waiting = [row for row in answers if not (row.error or row.text is None or row.each or _has_letter(row))]
+    matches: dict[tuple[str, str], Match] = {}  # (id, variant) -> match
+    in_words = [row for row in answers if row.text is not None and not row.error and not row.each]
+    waiting = [row for row in in_words if not _has_letter(row)]
     for attempt in range(ATTEMPTS):  # also the seed: the cache must not answer a repeated request
         requests = []
         for row in waiting:
@@ -207,10 +212,11 @@ def match_answers(client: Any, answers: Sequence[Answer]) -> list[Match]:
         waiting = [row for row in waiting if (row.id, row.variant) not in matches]
     for row in waiting:
         matches[row.id, row.variant] = Match(row.id, row.variant, letter=draw_letter(row), reason=DRAWN)
-    return [match for row in answers if (match := matches.get((row.id, row.variant)))]
+    return [matches[row.id, row.variant] for row in answers if (row.id, row.variant) in matches]
 
 
 def _has_letter(row: Answer) -> bool:
+    """Whether the rule settles an answer: it finds a letter, or that the model declines to choose."""
     verdict = parse(row.text or "", drop_missing(row.options), "vlmevalkit")
     return verdict.letter is not None or verdict.declined
 

@@ -349,11 +349,9 @@ def format_card(config: NegbenchConfig, facts: Row) -> str:
     parts = {  # title of a section -> its table
         "Files": {name: f"{file['rows']} rows, SHA-256 {file['sha256'][:16]}" for name, file in files},
         "Questions by type": facts["questions_by_type"],
-        f"Unusable, of {facts['images']} images": facts["unusable"],
-        "Dropped or noted": facts["dropped"],
-        "Paraphrases refused": facts["refused_paraphrases"],
-        "The source": facts["listing"],
-    }
+        f"Unusable, of {facts['images']} images": facts["unusable"], "Dropped or noted": facts["dropped"],
+        "Paraphrases refused": facts["refused_paraphrases"], "The source": facts["listing"],
+    }  # fmt: skip
     return (
         "---\ntags: [negbench, negation, nein]\n---\n# NegBench data built with nein\n\n"
         f"Source: {config.source}; form: {config.form}; wording: {config.wording}. Layout: the CSV files of "

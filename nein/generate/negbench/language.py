@@ -81,10 +81,10 @@ def extract(
             f"{targets} that often occur together with these but are mentioned in no caption."
         )
         requests.append(Request(prompt, sample_seed(seed, f"objects/{image.id}")))
-    extracted = {image.id: image for image in images}
+    results = {image.id: image for image in images}
     for image, outcome in zip(usable, client.complete(requests, Objects), strict=True):
         if (answer := outcome.value) is None:
-            extracted[image.id] = replace(image, problem=_describe_failure(outcome.failure))
+            results[image.id] = replace(image, problem=_describe_failure(outcome.failure))
             continue
         if protocol == "paper":
             present, absent = list(dict.fromkeys(answer.present)), list(dict.fromkeys(answer.absent))
@@ -99,9 +99,8 @@ def extract(
             image, absent = image.add_notes(*notes), absent[:count]
             is_usable = bool(present and absent)
         problem = "" if is_usable else NO_OBJECTS
-        image = replace(image, positives=tuple(present), negatives=tuple(absent), problem=problem)
-        extracted[image.id] = image
-    return [*extracted.values()]
+        results[image.id] = replace(image, positives=tuple(present), negatives=tuple(absent), problem=problem)
+    return [*results.values()]
 
 
 def validate(client: Client, images: Sequence[Concepts]) -> list[Concepts]:
@@ -114,15 +113,15 @@ def validate(client: Client, images: Sequence[Concepts]) -> list[Concepts]:
         for names in (image.positives, image.negatives)
     ]
     outcomes = client.complete([Request(prompt) for prompt in prompts], Soundness)  # two per image
-    validated = {image.id: image for image in images}
+    results = {image.id: image for image in images}
     for number, image in enumerate(usable):
         pair = outcomes[2 * number : 2 * number + 2]
         silent = [outcome.failure for outcome in pair if outcome.failure in SILENT]
         if silent:
-            validated[image.id] = replace(image, problem=_describe_failure(silent[0]))
+            results[image.id] = replace(image, problem=_describe_failure(silent[0]))
         elif not all(outcome.value is not None and outcome.value.valid for outcome in pair):
-            validated[image.id] = replace(image, problem=NO_LIST)
-    return [*validated.values()]
+            results[image.id] = replace(image, problem=NO_LIST)
+    return [*results.values()]
 
 
 def _clean_names(words: Sequence[str]) -> list[str]:
@@ -258,12 +257,8 @@ def _write_prompt(sentence: Sentence, keep_order: bool, rng: random.Random) -> s
         lines += ["", f"Description: {negation.caption}", f"Absent: {negation.absent}", "Caption:"]
         return "\n".join(lines)
     named = [f'"{name}"' for name in (*sentence.affirmed, *sentence.denied)]
-    lines = [
-        "Rephrase this description of a picture as one fluent, natural sentence:",
-        sentence.text,
-        "",
-        f"Keep its meaning exactly, and keep the words {', '.join(named)}.",
-    ]
+    lines = ["Rephrase this description of a picture as one fluent, natural sentence:", sentence.text, ""]
+    lines.append(f"Keep its meaning exactly, and keep the words {', '.join(named)}.")
     if sentence.denied:
         lines.append(f"It must still say that there is no {' and no '.join(sentence.denied)}.")
     if keep_order and sentence.affirmed and sentence.denied:

@@ -28,9 +28,9 @@ from nein.models import editor_choice, llm, references
 
 # --- stages --------------------------------------------------------------------------------------
 class NegbenchStage(ShardStage):
-    """A stage of a language model, or of another that it loads. Requests without an answer are repeated."""
+    """A stage of the language model, unless it loads another. Requests without an answer are repeated."""
 
-    kind = "llm"
+    kind = "llm"  # of the stage's model
 
     def load(self) -> Any:
         return self.maker.client(self.config.llm, self.device)
@@ -47,9 +47,10 @@ class NegbenchStage(ShardStage):
         return not any(row.problem.startswith(language.NO_ANSWER) for row in rows)
 
     def load_verifier(self, protocol: Any) -> Verifier:
-        config, reference = self.config, references.resolve(self.config.detector)
+        config = self.config
+        reference = references.resolve(config.detector)
         detector = metrics.load_judge("ovd", reference, device=self.device, dtype=config.dtype)
-        return Verifier(detector, config.query, config.threshold, protocol, config.absent)
+        return Verifier(detector, config.query, config.threshold, protocol, absent_count=config.absent)
 
     def load_image(self, image: Concepts) -> LoadedImage:
         try:
@@ -59,16 +60,17 @@ class NegbenchStage(ShardStage):
 
 
 class MakePairs(NegbenchStage):
-    """Two images that differ in one object, by an editor or from text (HardNeg-Syn)."""
+    """Makes two images that differ in one object, by an editor or from text (HardNeg-Syn)."""
 
     name, kind = "pairs", "pairs"
 
     def load(self) -> PairTools:
-        config, options = self.config, {"device": self.device, "dtype": self.config.dtype}
+        config = self.config
+        options = {"device": self.device, "dtype": config.dtype}
         verifier = self.load_verifier("fixed")  # how the authors verified pairs is not released
         if pipeline := config.maker_for("text"):
             text_maker = pairs.TextMaker(pipeline, steps=config.steps, **options)
-            return PairTools(text_maker, verifier, super().load())
+            return PairTools(text_maker, verifier, client=super().load())
         name = config.maker_for("editor")
         choice = editor_choice.choose_editor(name, config.preset, {"steps": config.steps})
         editor = choice.load(services=self.maker.services, batch_size=config.batch_size, **options)
@@ -81,13 +83,13 @@ class MakePairs(NegbenchStage):
     def make(self, model: PairTools, inputs: list[LoadedImage]) -> list[Concepts]:
         from nein.nano.scenes import CATEGORIES
 
-        config, vocabulary = self.config, CATEGORIES if self.config.preset == "nano" else COCO_CATEGORIES
+        config, folder = self.config, self.maker.dataset
+        vocabulary = CATEGORIES if config.preset == "nano" else COCO_CATEGORIES
         if model.client is None:
             plans = {loaded[0].id: pairs.plan_edit(loaded, vocabulary, config.seed) for loaded in inputs}
         else:
             plans = language.plan_scenes(model.client, [image.id for image, _ in inputs], config.seed)
-        folder, attempts = self.maker.dataset, config.attempts
-        return pairs.make_pairs(plans, model, folder=folder, seed=config.seed, attempts=attempts)
+        return pairs.make_pairs(plans, model, folder=folder, seed=config.seed, attempts=config.attempts)
 
     def is_valid(self, output: str, number: int, rows: list[Any]) -> bool:
         """Images that have vanished are made again."""
@@ -102,8 +104,9 @@ class ExtractConcepts(NegbenchStage):
 
     def make(self, model: llm.Client, inputs: list[Concepts]) -> list[Concepts]:
         config = self.config
-        options: Any = {"count": config.absent, "thing": config.thing, "protocol": config.protocol}
-        return language.extract(model, inputs, config.seed, **options)
+        return language.extract(
+            model, inputs, config.seed, count=config.absent, thing=config.thing, protocol=config.protocol
+        )
 
 
 class Verify(NegbenchStage):
@@ -118,7 +121,8 @@ class Verify(NegbenchStage):
         return [self.load_image(image) for image in super().read(number)]
 
     def make(self, model: Verifier, inputs: list[LoadedImage]) -> list[Concepts]:
-        rows, size = list[Concepts](), int(self.config.batch_size)
+        rows: list[Concepts] = []
+        size = int(self.config.batch_size)
         for start in range(0, len(inputs), size):
             batch = inputs[start : start + size]
             rows += pairs.verify(model, batch, also_present=self.config.verify == "both")
@@ -129,7 +133,7 @@ class Validate(NegbenchStage):
     """The language model says at temperature 0 whether both lists of an image hold nothing but objects."""
 
     name, kind = "validate", "checker"
-    MAX_TOKENS = 64  # of an answer in JSON; the released code asks for 10, of "Yes" or "No"
+    MAX_TOKENS = 64  # enough for an answer in JSON; the released code allows 10, for "Yes" or "No"
 
     def load(self) -> llm.Client:
         options = replace(self.config.llm, temperature=0.0, attempts=1, max_tokens=self.MAX_TOKENS)
@@ -156,9 +160,11 @@ class Paraphrase(NegbenchStage):
     def make(self, model: llm.Client, inputs: list[Concepts]) -> list[Reworded]:
         config = self.config
         owned = [(image.id, sentence) for image in inputs for sentence in iter_sentences(image, config)]
-        options: Any = {"keep_order": config.affneg, "protocol": config.protocol}
-        outcomes = language.paraphrase(model, [sentence for _, sentence in owned], config.seed, **options)
-        rows = {image.id: Reworded(image.id, {}, []) for image in inputs}
+        every = [sentence for _, sentence in owned]
+        outcomes = language.paraphrase(
+            model, every, config.seed, keep_order=config.affneg, protocol=config.protocol
+        )
+        rows = {image.id: Reworded(image.id, texts={}, refused=[]) for image in inputs}
         for (owner, sentence), (text, why) in zip(owned, outcomes, strict=True):
             rows[owner].texts[sentence.id] = text
             if why:
@@ -170,17 +176,13 @@ class Paraphrase(NegbenchStage):
 
 
 # --- the captions and questions of an image ------------------------------------------------------
-#: Stem of a file -> options of its `official.Table`. A control asks without a negation.
+#: Stem of a file -> options of its `official.Table`. A control's questions and options have no negation.
 FILES: dict[str, Row] = {
-    "negated_retrieval": {},
-    "retrieval": {},
-    "mcq": {"options": 4},
-    "mcq_control": {"options": 4},
-    "binary_mcq": {"options": 2},
-    "binary_mcq_control": {"options": 2},
-    "negcap": {"training": True},
-    "negmcq": {"options": 4, "training": True},
-}
+    "negated_retrieval": {}, "retrieval": {},
+    "mcq": {"options": 4}, "mcq_control": {"options": 4},
+    "binary_mcq": {"options": 2}, "binary_mcq_control": {"options": 2},
+    "negcap": {"training": True}, "negmcq": {"options": 4, "training": True},
+}  # fmt: skip
 ORIGINALS = "retrieval"  # the file of the captions without a negation
 #: Files of which `--paraphrase` writes a second one, in other words.
 REPHRASED = ("negated_retrieval", "mcq", "negcap", "negmcq")
@@ -197,7 +199,8 @@ def build_tasks(image: Concepts, config: NegbenchConfig) -> Tasks:
     """The templated items and questions of an image, by file; a file that it gives nothing is left out."""
     if image.problem:
         return {}
-    seed, rules, tasks = config.seed, sentence_rules(config), Tasks()
+    seed, rules = config.seed, sentence_rules(config)
+    tasks: Tasks = {}
     if config.form == "training":
         if item := sentences.make_training_captions(image, seed, rules):
             tasks["negcap"] = [item]  # three of "A dog runs. There is no car in the image."
@@ -206,6 +209,7 @@ def build_tasks(image: Concepts, config: NegbenchConfig) -> Tasks:
         return tasks
     if items := sentences.make_retrieval_items(image, seed, rules, config.captions_per_image):
         tasks = {ORIGINALS: [items[0]], "negated_retrieval": [items[1]]}
+    # single: whether an image of one object gets a question, too.
     draw, single = sentences.make_evaluation_questions, config.medical
     if config.mcq == "files":
         draw, single = sentences.make_filed_questions, config.source == "voc"
@@ -225,17 +229,18 @@ def iter_sentences(image: Concepts, config: NegbenchConfig) -> Iterator[Sentence
     if config.form == "training" and not image.problem:
         negations = sentences.make_training_negations(image, config.seed, sentence_rules(config))
     tasks = build_tasks(image, config)
-    for record in (record for stem in REPHRASED for record in tasks.get(stem, ())):
+    records = [record for stem in REPHRASED for record in tasks.get(stem, ())]
+    for record in records:
         for number, (name, text) in enumerate(list_texts(record)):
-            others = tuple(other for other in named if not find_mentions(text, other))  # may not be added
+            others = tuple(noun for noun in named if not find_mentions(text, noun))  # may not be added
             if isinstance(record, Question):
                 affirmed, denied = parse_option(text, config.wording, config.thing)
-                yield Sentence(name, text, affirmed, denied, others)
+                yield Sentence(name, text, affirmed, denied, others=others)
                 continue
-            denied = [other for other in image.negatives if find_mentions(text, other)]
-            affirmed = [other for other in image.positives if find_polarity(text, other) == "affirmed"]
+            denied = [noun for noun in image.negatives if find_mentions(text, noun)]
+            affirmed = [noun for noun in image.positives if find_polarity(text, noun) == "affirmed"]
             negation = negations[number] if negations else None
-            yield Sentence(name, text, affirmed, denied, others, negation)
+            yield Sentence(name, text, affirmed, denied, others=others, negation=negation)
 
 
 def list_texts(record: RetrievalItem | Question) -> list[tuple[str, str]]:
@@ -251,13 +256,14 @@ def apply_paraphrases(tasks: Tasks, texts: Mapping[str, str | None]) -> Tasks:
     for stem in REPHRASED:
         for record in tasks.get(stem, ()):
             found = [texts.get(name) for name, _ in list_texts(record)]
-            words = [text for text in found if text is not None]
-            if len(words) < len(found):
+            paraphrases = [text for text in found if text is not None]
+            if len(paraphrases) < len(found):
                 continue
             if isinstance(record, RetrievalItem):
-                record = replace(record, captions=tuple(words))
+                record = replace(record, captions=tuple(paraphrases))
             else:
-                options = zip(record.options, words, strict=True)
-                record = replace(record, options=tuple(replace(o, text=text) for o, text in options))
+                pairs_of = zip(record.options, paraphrases, strict=True)
+                options = [replace(option, text=text) for option, text in pairs_of]
+                record = replace(record, options=tuple(options))
             reworded.setdefault(f"{stem}_rephrased", []).append(record)
     return reworded

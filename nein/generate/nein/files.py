@@ -81,8 +81,7 @@ class NeinMaker(Maker):
         self.listing = stages.load_sources(config)
         self.objects = stages.load_categories(config.objects, config.queried)
         self.editor = editor_choice.choose_editor(config.editor, config.preset, config.editor_options)
-        # Filled by `collect`:
-        self.records: list[Row] = []  # rows of stage "clauses", one per image
+        self.records: list[Row] = []  # rows of stage "clauses", one per image; `collect` fills all of these
         self.lines: list[Row] = []  # of candidates.jsonl: every image, followed by its candidates
         self.outcomes: list[Outcome] = []  # of all candidates
         self.splits: dict[str, list[Outcome]] = {"train": [], "val": []}  # the accepted ones
@@ -101,7 +100,9 @@ class NeinMaker(Maker):
 
     def finish(self) -> tuple[str, Row]:
         self.collect()
-        self.write()
+        atomic.write_lines(self.folder.path / "candidates.jsonl", self.lines)
+        for split, accepted in self.splits.items():
+            self._write_split(split, accepted)
         facts = self.facts()
         self.write_card(facts)
         stage_counts = ", ".join(f"{n} {stage}" for stage, n in facts["stages"].items())
@@ -144,12 +145,6 @@ class NeinMaker(Maker):
                 self.splits[outcome.split(self.config.seed, self.config.evaluation_share)].append(outcome)
 
     # --- the data set ----------------------------------------------------------------------
-    def write(self) -> None:
-        """Writes candidates.jsonl and the data set."""
-        atomic.write_lines(self.folder.path / "candidates.jsonl", self.lines)
-        for split, accepted in self.splits.items():
-            self._write_split(split, accepted)
-
     def make_annotation(self, outcome: Outcome) -> dict[str, str]:
         """Record of NeIn's annotation file; with the family of negation if there are others than "plain"."""
         annotation = {key: outcome.line[own] for key, own in FIELDS.items()}
@@ -201,12 +196,11 @@ class NeinMaker(Maker):
         config, records, models = self.config, self.records, self.folder.models()
         accepted = [outcome.line for outcomes in self.splits.values() for outcome in outcomes]
         # A local folder's last part alone: its path would name the machine.
-        names = {"itm": config.models.itm, "editor": config.editor, "vqa": config.models.vqa}
-        names = {kind: Path(name).name if name[0] in "/~." else name for kind, name in names.items()}
+        given = {"itm": config.models.itm, "editor": config.editor, "vqa": config.models.vqa}
+        names = {kind: Path(name).name if name[0] in "/~." else name for kind, name in given.items()}
         fingerprints = {kind: models[kind]["fingerprint"] for kind in names if kind in models}
         return {
-            "data_sha256": self.content_hash(),
-            "images": len(records),
+            "data_sha256": self.content_hash(), "images": len(records),
             "drawn": self.listing.origin["kind"] == "nano",
             "samples": {split: len(outcomes) for split, outcomes in self.splits.items()},
             "source_images": {split: len({o.source for o in group}) for split, group in self.splits.items()},
@@ -226,7 +220,7 @@ class NeinMaker(Maker):
             "objects": tally(row["object"] for row in accepted),
             "configuration": {key: getattr(config, key) for key in self.LISTED_OPTIONS.split()},
             "models": {k: {"name": names[k], "fingerprint": mark} for k, mark in fingerprints.items()},
-        }
+        }  # fmt: skip
 
     def write_card(self, facts: Row) -> None:
         """Writes card.json, and the card as README.md and card.png."""
@@ -243,8 +237,7 @@ class NeinMaker(Maker):
             cells: list[Cell] = []
             for outcome in group[:EXAMPLES]:
                 cells += self._make_cells(outcome)
-            white = Cell(np.full((8, 8, 3), 255, np.uint8))
-            cells += [white] * (2 * EXAMPLES - len(cells))  # every row has as many cells
+            cells += [Cell(np.full((8, 8, 3), 255, np.uint8))] * (2 * EXAMPLES - len(cells))  # rest: white
             rows.append(contact_sheet.Row(f"{verdict}: {len(group)}", "", cells))
         if rows:
             sheet = contact_sheet.draw(["source", "generated"] * EXAMPLES, rows, EXAMPLE_SIDE)
@@ -293,16 +286,14 @@ def format_card(facts: Row) -> str:
     about = ABOUT.format(total=sum(samples.values()), splits=", ".join(splits) or "none", drawn=drawn)
     usable = facts["images"] - sum(problems.values())
     origin = {k: f"{m['name']} ({m['fingerprint'][:12]})" for k, m in facts["models"].items()}
-    parts = {
+    parts = {  # title of a section -> its table
         "Counts": {"source images": facts["images"], "usable source images": usable, **facts["stages"]},
         "Why candidates were rejected": facts["rejected"],
         "Problems of images": problems | facts["list_notes"],
         "Why images gave fewer candidates than requested": facts["slots_without_candidate"],
-        "Results of the requested objects": facts["queried"],
-        "Families of negation": facts["families"],
-        "Templates": facts["templates"],
-        "Objects": facts["objects"],
+        "Results of the requested objects": facts["queried"], "Families of negation": facts["families"],
+        "Templates": facts["templates"], "Objects": facts["objects"],
         "How it was made": {k: str(v) for k, v in facts["configuration"].items()} | origin,
-    }
+    }  # fmt: skip
     sections = "".join(make_section(title, counts) for title, counts in parts.items())
     return about + sections + FOOTER.format(facts["data_sha256"])

@@ -72,8 +72,7 @@ def count(rows: Sequence[tuple[str, str]], words: Sequence[str], example_count: 
 
 
 def iter_captions(path: Path) -> Iterator[tuple[str, str]]:
-    """Yields (image, sentence) of COCO captions or NeIn annotations (.json), .jsonl, or text lines. A line of
-    text is an image of its own, which its number names."""
+    """Yields (image, sentence) of COCO captions or NeIn annotations (.json), .jsonl, or text lines."""
     if path.suffix == ".jsonl":
         for entry in coco.iter_images(path):
             yield from ((entry.file_name, text) for text in entry.captions)
@@ -88,7 +87,7 @@ def iter_captions(path: Path) -> Iterator[tuple[str, str]]:
             yield str(row.get("image_id", row.get("COCO", number))), text
     else:
         lines = enumerate(atomic.read_text_lines(path), 1)
-        yield from ((str(number), line) for number, line in lines if line.strip())
+        yield from ((str(number), line) for number, line in lines if line.strip())  # one image per line
 
 
 def run(options: StatsConfig) -> None:
@@ -100,8 +99,7 @@ def run(options: StatsConfig) -> None:
         if not lists[path.name]:
             raise UserError(f"--words '{path}' has no words; write one per line.")
 
-    rows: list[Sequence[str]] = []  # of the table
-    example_lines: list[str] = []
+    rows, example_lines = list[Sequence[str]](), list[str]()  # of the table; below it
     report: Row = {}  # content of --json
     for path in options.captions:
         sentences = list(iter_captions(path))
@@ -114,8 +112,8 @@ def run(options: StatsConfig) -> None:
             assert share is not None, "there is a sentence"
             commonest = ", ".join(f"{word} {n}" for word, n in counts.words.most_common(3))
             percent = tables.format_estimate({**asdict(share), "unit": "%"}, digits=2)
-            title = f"{name} ({len(words)})"
-            rows.append([path.name, title, str(len(sentences)), str(negative), percent, commonest])
+            counted = [str(len(sentences)), str(negative)]
+            rows.append([path.name, f"{name} ({len(words)})", *counted, percent, commonest])
             if counts.examples:
                 example_lines += [f"\n{path.name}, {name}:", *counts.examples]
             facts = {"words": words, "sentences": len(sentences), "negative": negative}
