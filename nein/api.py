@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import html
-import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -79,16 +78,15 @@ def evaluate(
     editors, objects = _name_models(editor)
     values = {"data": data, "limit": limit, "metrics": metrics, "control": control, "out": out}
     config = EvalConfig.create(preset=preset, editor=editors, **values, **options)
-    machine: Json = {"dtype": config.dtype, "batch_size": config.batch_size, "preset": preset}
-
-    # Editors get the options that they take; if none takes any, the first editor raises an error.
-    any_takes = len(editors) > len(objects) or any(map(takes_options, objects.values()))
+    # An editor gets --editor-options only if it takes any; if none does, all get them, and the first raises.
+    any_takes_options = len(editors) > len(objects) or any(map(takes_options, objects.values()))
 
     def load(name: str, model: Any, device: str) -> Any:
+        settings: Json = {"dtype": config.dtype, "batch_size": config.batch_size, "preset": preset}
         overrides = config.editor_options
-        if any_takes and not takes_options(model):
+        if any_takes_options and not takes_options(model):
             overrides = {key: value for key, value in overrides.items() if key in FUNCTION_OPTIONS}
-        return make_editor(model, name=name, device=device, **machine, **overrides)
+        return make_editor(model, name=name, device=device, **settings, **overrides)
 
     from nein.benchmarks.nein.run import NEIN
 
@@ -157,8 +155,8 @@ def negbench(
     from nein.benchmarks.negbench.runs import NEGBENCH
     from nein.benchmarks.negbench.sections import SECTIONS
 
-    headline = [table for section in SECTIONS[:2] for table in section.tables]
-    return Result(*_run_benchmark(NEGBENCH, config, objects, load), headline)
+    retrieval, choice = SECTIONS[:2]
+    return Result(*_run_benchmark(NEGBENCH, config, objects, load), [*retrieval.tables, *choice.tables])
 
 
 def run(benchmark: str, *, preset: str = "nano", out: str | Path | None = None, **options: Any) -> Result:
@@ -209,20 +207,20 @@ def _run_benchmark(
 ) -> tuple[Benchmark, Path, tuple[str, ...]]:
     """Runs a benchmark in this process; returns the first three fields of a `Result`.
 
-    objects  Name -> a user's model. load: (name, that model, device) -> the benchmark's model.
+    objects  Name -> a user's object.
+    load     Function of (name, object, device): the model for the benchmark.
     """
     if objects and config.on == "ray":
         raise UserError(f"on='ray' computes in other processes, which lack {', '.join(objects)}; omit `on`.")
     with contextlib.closing(start(config)) as executor:
-        models = {name: load(name, thing, executor.device) for name, thing in objects.items()}
-        if config.out is None and models:  # a folder for these models, by their names and a digest
+        models = {name: load(name, given, executor.device) for name, given in objects.items()}
+        if config.out is None and models:  # a folder for these models, by three of their names and a digest
             digest = json_digest({name: model.fingerprint for name, model in models.items()})[:8]
             config.out = f"{config.out_dir}-{'-'.join([*models][:3])}-{digest}"
-        for option in ("editor", "model"):
+        for option in ("editor", "model"):  # the benchmark has one of them
             if models and hasattr(config, option):
-                names = getattr(config, option)
-                loaded = [references.InMemory(n, models[n]) if n in models else n for n in names]
-                setattr(config, option, loaded)
+                in_memory = {name: references.InMemory(name, model) for name, model in models.items()}
+                setattr(config, option, [in_memory.get(name, name) for name in getattr(config, option)])
         try:
             benchmark(config, executor)
         except UnicodeEncodeError as error:  # half a character, in the answer of a function
@@ -234,17 +232,12 @@ def _run_benchmark(
 # --- results -------------------------------------------------------------------------------------
 @dataclass(frozen=True, repr=False)
 class Result:
-    """Finished runs of one benchmark. `print` and notebooks display the headline.
-
-    out       The folder of results, with the benchmark's tables and plots.
-    names     Names of the runs of this call.
-    headline  The main tables of the benchmark.
-    """
+    """Finished runs of one benchmark. `print` and notebooks display the headline."""
 
     benchmark: Benchmark
-    out: Path
-    names: tuple[str, ...]
-    headline: Sequence[Table] = ()
+    out: Path  # the folder of results, with the benchmark's tables and plots
+    names: tuple[str, ...]  # of the runs of this call
+    headline: Sequence[Table] = ()  # the main tables of the benchmark
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "out", self.out.absolute())  # stays valid in another working folder
@@ -342,7 +335,7 @@ class EditingResult(Result):
         from base64 import b64encode
 
         sentences = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in make_finding(self.figures))
-        self.grid(3)
+        self.grid(3)  # writes grid.png
         image = b64encode((self.out / "grid.png").read_bytes()).decode()
         return f'{sentences}<img src="data:image/png;base64,{image}" alt="samples">{super()._repr_html_()}'
 
@@ -359,7 +352,7 @@ def _name_models(models: Any) -> tuple[list[str], Json]:
     several = models if isinstance(models, Mapping | list | tuple | set) else [models]
     pairs = several.items() if isinstance(several, Mapping) else [("", model) for model in several]
     names: list[str] = []
-    objects: Json = {}
+    objects: Json = {}  # what the user gave as an object, not by a name
     for name, model in pairs:
         if model is None:
             raise UserError("None is no editor or model; give a function, an object, a name, or a list.")
@@ -369,8 +362,10 @@ def _name_models(models: Any) -> tuple[list[str], Json]:
         label = name and (re.sub(r"[^A-Za-z0-9._-]+", "-", str(name)).strip("-.") or "model")
         if is_object:
             label = f"my-{label}" if label in ("all", "none") else label  # words that lists of names reserve
-            numbered = (f"{label}-{number}" for number in itertools.count(2))
-            label = next(free for free in itertools.chain([label], numbered) if free not in objects)
+            base, number = label, 1
+            while label in objects:
+                number += 1
+                label = f"{base}-{number}"
             names.append(references.InMemory(label, model))
             objects[label] = model
         else:

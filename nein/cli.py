@@ -138,7 +138,7 @@ def launch(prog: str, command: Command, words: Sequence[str] | None = None, more
 
     words = sys.argv[1:] if words is None else words
     configuration = pkgutil.resolve_name(command.configuration)
-    also = f" Also: {', '.join(f'nein {other}' for other in more)}." if more else ""
+    also = f" Also: {', '.join(f'nein {name}' for name in more)}." if more else ""
     config, dry_run = options.read(configuration, words, prog=prog, description=f"{command.help}.{also}")
     if dry_run:
         lines = pkgutil.resolve_name(command.announces)(config) if command.announces else ()
@@ -202,7 +202,7 @@ def _submit(words: Sequence[str]) -> int:
     # --- submit the jobs
     typed = tuple(hide_credentials(word) for word in ("slurm", *name.split(), *flags))
     last = slurm.Job((*name.split(), "--config", str(file)), typed)
-    array_id = condition = ""
+    array_id, condition = "", ""  # of the last job, which waits for the array if there is one
     if config.array > 1:
         shares = [dataclasses.replace(last, share=f"{r}/{config.array}") for r in range(config.array)]
         jobs = slurm.submit(shares, config, folder)
@@ -236,7 +236,7 @@ def _fetch(words: Sequence[str]) -> int:
 
 # --- finding a command, and the overview of --help -----------------------------------------------
 def commands() -> dict[str, Command]:
-    """`COMMANDS` and the benchmarks of installed packages; the help of a broken one says why it is broken."""
+    """`COMMANDS` and the benchmarks of installed packages; the help of a broken one tells its error."""
     table = dict(COMMANDS)
     for name, target in registry.plugins().items():
         try:
@@ -250,19 +250,20 @@ def commands() -> dict[str, Command]:
     return table
 
 
-def _match(words: Sequence[str]) -> tuple[tuple[str, Command, list[str]] | None, dict[str, Command]]:
-    """((name, command, words after it) or None, searched table): the longest name that `words` begin with."""
-    first, pair, table = words[0], " ".join(words[:2]), COMMANDS
-    for find_table in (lambda: COMMANDS, commands):  # plug-ins are loaded only if no command of ours fits
-        table = find_table()
-        if pair in table:
-            return (pair, table[pair], list(words[len(pair.split()) :])), table
-        # A misspelled subcommand ("negvqa reprot") is no argument of the command "negvqa".
-        has_second_word = len(words) > 1 and not words[1].startswith("-")
-        is_group = any(name.startswith(f"{first} ") for name in table)
-        if first in table and not (has_second_word and is_group):
-            return (first, table[first], list(words[1:])), table
-    return None, table
+def _match(
+    words: Sequence[str], table: dict[str, Command] = COMMANDS
+) -> tuple[tuple[str, Command, list[str]] | None, dict[str, Command]]:
+    """The longest name that `words` begin with: (name, command, words after it) or None; and the table that
+    was searched last: `table`, then that with plug-ins, which are loaded only if no command of ours fits."""
+    first, pair = words[0], " ".join(words[:2])
+    if pair in table:
+        return (pair, table[pair], list(words[len(pair.split()) :])), table
+    # A misspelled subcommand ("negvqa reprot") is no argument of the command "negvqa".
+    has_second_word = len(words) > 1 and not words[1].startswith("-")
+    is_group = any(name.startswith(f"{first} ") for name in table)
+    if first in table and not (has_second_word and is_group):
+        return (first, table[first], list(words[1:])), table
+    return _match(words, commands()) if table is COMMANDS else (None, table)
 
 
 def _explain_unknown(name: str, allowed: Iterable[str]) -> UserError:
@@ -293,7 +294,9 @@ def _overview(start: str, table: Mapping[str, Command]) -> str:
             {group: ", ".join(subcommands) for group, subcommands in groups.items()},
         ]
     width = max(len(name) for section in sections for name in section)
-    blocks = ("".join(f"  nein {k:<{width}}  {v}\n" for k, v in section.items()) for section in sections)
+    blocks = []
+    for section in sections:
+        blocks.append("".join(f"  nein {name:<{width}}  {text}\n" for name, text in section.items()))
     return (
         f"usage: nein {start}COMMAND [OPTIONS]\n\n"
         "Measure how image editors and vision-language models understand negation.\n\n"

@@ -59,7 +59,8 @@ def describe_plan(needs: Sequence[Need]) -> list[str]:
 
     if not needs:
         return [NOTHING]
-    lines, count, size, to_download = [], 0, 0, 0  # sizes in bytes
+    lines = []
+    count = size = to_download = 0  # files; bytes; bytes
     for need in dict.fromkeys(needs):
         try:
             files = download(need, dry_run=True)
@@ -70,9 +71,10 @@ def describe_plan(needs: Sequence[Need]) -> list[str]:
         else:
             need_size = sum(file.file_size or 0 for file in files)
             lines.append(f"{need}: {len(files)} files, {format_size(need_size)}" if files else str(need))
-            count, size = count + len(files), size + need_size
+            count += len(files)
+            size += need_size
             to_download += sum(file.file_size or 0 for file in files if file.will_download)
-    root = Path(constants.HF_HUB_CACHE)
+    root = Path(constants.HF_HUB_CACHE)  # it may not exist yet
     free = shutil.disk_usage(next(path for path in (root, *root.parents) if path.exists())).free
     total = f"{count} files, {format_size(size)}; {format_size(to_download)} to download"
     return [*lines, f"{total}, {format_size(free)} free on the disk of {root}."]
@@ -124,7 +126,7 @@ LEFT_OUT = ("onnx/*", "openvino/*", "coreml/*", "original/*", "safety_checker/*"
 
 
 def choose_files(need: Need, names: Sequence[str]) -> list[str]:
-    """The files that a model's loader reads; only safetensors, if every folder with weights has them."""
+    """The files that a model's loader reads, without .bin files if each lies next to a safetensors file."""
     if need.kind == "dataset":
         return list(names)
 

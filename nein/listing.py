@@ -69,9 +69,11 @@ def _editors() -> Iterator[Entry]:
             yield Entry(row.name, about, row.obtain.partition(":")[0], "see there", obstacle="by hand")
             continue
         needs = () if row.checkpoint.startswith("nano:") else tuple(editors.origins(row.name, None))
-        files = (str(row.settings.get(option)) for option in row.models)  # its further models
-        file = next((name for name in files if name.endswith((".pth", ".ckpt", ".safetensors"))), "")
-        obstacle = f"no {file}" if needs and file and not Path(file).exists() else ""
+        obstacle = ""
+        for option in row.models:  # its further models: one may be a file that the user must bring
+            file = str(row.settings.get(option))
+            if needs and file.endswith((".pth", ".ckpt", ".safetensors")) and not Path(file).exists():
+                obstacle = f"no {file}"
         yield _make_entry(row.name, about, needs, obstacle)
     preset_names = {name for row in presets for name in (row.name, row.editor)}
     for name in editors.available():
@@ -92,7 +94,7 @@ def _metrics() -> Iterator[Entry]:
         yield Entry(row.name, about, row.source or SHIPPED, OUR_LICENSE)
 
 
-#: Judges of edits: (name, description, origin).
+#: Judges that score whole edits: (name, description, origin).
 REWARDS = (
     ("editscore:FOLDER", "two questions (arXiv:2509.23909)", "EditScore/EditScore-7B and others"),
     ("editscore:MODEL", "the same to any image-text model", "a folder, hub id or openai:URL#MODEL"),
@@ -160,7 +162,7 @@ def _benchmarks() -> Iterator[Entry]:
             yield Entry(f"{benchmark.typed} --preset {preset}", benchmark.title, origin, "", needs)
 
 
-KINDS: dict[str, Callable[[], Iterable[Entry]]] = {
+KINDS: dict[str, Callable[[], Iterable[Entry]]] = {  # KIND -> function that yields its rows
     "editors": _editors,
     "metrics": _metrics,
     "judges": _judges,
@@ -169,7 +171,7 @@ KINDS: dict[str, Callable[[], Iterable[Entry]]] = {
     "benchmarks": _benchmarks,
 }
 _FETCH = "The others are downloaded at first use, or beforehand:"
-NOTES = {
+NOTES = {  # KIND -> the sentence below its table
     "editors": f"{_FETCH} nein fetch --preset paper --editor NAME. A folder or hub id is an editor, too.",
     "metrics": "Their models: nein list judges, nein list models.",
     "judges": f"{_FETCH} nein fetch COMMAND --preset paper. A folder or a hub id is a judge, too.",
@@ -211,19 +213,20 @@ GENERATE = {
 
 
 def _list_presets(kinds: Iterable[str]) -> Iterator[Entry]:
-    """The models of these kinds in all presets, each once, except those in NegBench's own table."""
+    """The rows of models of these kinds in all presets, one per model, without those of NegBench's table."""
     from nein.benchmarks.negbench.models import MODELS
     from nein.models.needs import model_needs
 
     users_of: dict[tuple[str, str], list[str]] = {}  # (reference, kind) -> ["COMMAND PRESET"]
     commands = {benchmark.typed: benchmark.config for benchmark in map(registry.get, registry.names())}
     commands |= {command: pkgutil.resolve_name(name) for command, name in GENERATE.items()}
-    # Kind -> option outside `models`; "choices" is a model that answers multiple choice.
+    # A command names models by kind in a group `models`, or by these options ("choices": multiple choice).
     option_names = {"vqa": "judge", "ovd": "detector", "choices": "model"}
     for command, config_class in commands.items():
         for preset, config in _read_presets(config_class):
             models = {kind: getattr(config, option, None) for kind, option in option_names.items()}
-            models |= vars(config.models) if hasattr(config, "models") else {}
+            if hasattr(config, "models"):
+                models |= vars(config.models)
             for kind in kinds:
                 for reference in split_names(models.get(kind) or []):
                     if reference not in MODELS:
@@ -234,7 +237,7 @@ def _list_presets(kinds: Iterable[str]) -> Iterator[Entry]:
 
 def is_here(need: Need) -> bool:
     """Whether a download is on this machine, complete and with weights."""
-    if need.kind == "url":  # a file in torch's cache
+    if need.kind == "url":  # a file in the cache `torch.hub.get_dir`, found without importing torch
         home = os.environ.get("TORCH_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "torch")
         return Path(home, "hub", "checkpoints", need.reference.rpartition("/")[2]).expanduser().is_file()
     if (folder := find_cached_folder(need.reference, need.revision, need.kind)) is None:

@@ -24,7 +24,7 @@ from nein.loading.references import Need
 if TYPE_CHECKING:
     from nein.benchmarks.runner import Benchmark, PaperEstimate
 
-FILE = "reproduction.json"
+FILE = "reproduction.json"  # in `out`: what was measured, for others to compare
 
 
 # --- the published tables ------------------------------------------------------------------------
@@ -42,7 +42,7 @@ class Table:
 
 
 def _negbench(title: str, source: str, models: str, **changed: str) -> Table:
-    """A table of NegBench. models: joined by commas; changed: options that differ from the usual ones."""
+    """A table of NegBench. models: for preset paper; changed: options that differ from the usual ones."""
     usual = {"datasets": "coco,voc2007", "tasks": "mcq", "variants": "rephrased", "protocol": "paper"}
     miniatures = ",".join(f"{name}=nano:clip" for name in models.split(",")[:2])
     return Table(
@@ -55,10 +55,11 @@ def _negbench(title: str, source: str, models: str, **changed: str) -> Table:
     )
 
 
-_MCQ = "repository, results/mcq/"
+_MCQ = "repository, results/mcq/"  # folder of the authors' repository
 _OPEN_CLIPS = "clip-laion400m,clip-datacomp"
-_WHOLE = {"tasks": "all", "features": "unnormalised"}
+_WHOLE = {"tasks": "all", "features": "unnormalised"}  # options with retrieval, too
 _FIGURES = {"datasets": "coco,chexpert", "variants": "all", **_WHOLE}
+#: By the names that users type.
 TABLES = {
     "nein-table3": Table(
         "NeIn (CVPR Workshops 2025), Table 3",
@@ -124,8 +125,10 @@ class ReproduceConfig(Limit, OnDevice):
         """The command line of the benchmark's command."""
         table = TABLES[self.table]
         values: Json = {"preset": self.preset, **table.options}
-        values |= table.nano if self.preset == "nano" else {}
-        values |= {"data": self.data} if self.data else {}
+        if self.preset == "nano":
+            values |= table.nano
+        if self.data:
+            values["data"] = self.data
         values[table.model_option] = ",".join(self.model) or table.models[self.preset]
         values |= {"limit": self.limit, "device": self.device, "out": str(self.out_dir), **self.run}
         return [f"--{name}={value}" for name, value in values.items() if value is not None]
@@ -144,7 +147,7 @@ def announce(config: ReproduceConfig) -> list[str]:
     return [" ".join([config.benchmark.typed, *config.words()])]
 
 
-def agreement(printed: PaperEstimate, ours: Mapping[str, Any], preset: str, samples: int | None) -> str:
+def agreement(printed: PaperEstimate, ours: Mapping[str, Any], preset: str, limit: int | None) -> str:
     """ "yes" or "no": whether the published value lies in our interval; or why they cannot be compared."""
     total = ours["n"] + ours["unscored"]
     if preset == "nano":
@@ -153,9 +156,9 @@ def agreement(printed: PaperEstimate, ours: Mapping[str, Any], preset: str, samp
         return "not measured"
     if ours["low"] is None or ours["high"] is None:
         return "no interval"
-    if printed.needs_all and samples is not None:
+    if printed.needs_all and limit is not None:
         return "depends on how many samples there are"
-    if samples is None and printed.n not in (None, total):
+    if limit is None and printed.n not in (None, total):
         return f"of {total} samples, published of {printed.n}"
     return "yes" if ours["low"] <= printed.value <= ours["high"] else "no"
 
@@ -169,7 +172,7 @@ def run(config: ReproduceConfig) -> str | None:
     from nein.reporting import figures as frames
     from nein.reporting import tables
 
-    inner, source = config.inner(), TABLES[config.table].source
+    inner = config.inner()
     with contextlib.closing(start(inner)) as executor:
         config.benchmark(inner, executor)
         if not executor.concludes:
@@ -177,49 +180,54 @@ def run(config: ReproduceConfig) -> str | None:
         folders = [Folder(run.folder.path) for run in config.benchmark.runs(inner, executor.device)]
 
     # --- compare, run by run
+    source = TABLES[config.table].source
     keys = [printed.key for printed in config.benchmark.paper_estimates(source, None)]
     pairs = {pair for key in keys for pair in key.items()}  # (column, entry)
-    entry_counts = Counter(column for column, _ in pairs)  # a column with one entry is not printed
+    entry_counts = Counter(column for column, _ in pairs)
     # A run has one data set; on drawn data its wording need not be the table's.
     ignored = ("dataset", "variant") if config.preset == "nano" else ("dataset",)
-    rows, costs, runs = list[list[Any]](), list[list[Any]](), list[Json]()
+    rows: list[list[Any]] = []  # of the comparison: a published value each
+    costs: list[list[Any]] = []  # rows of the table of costs: a stage each
+    runs: list[Json] = []  # entries of `FILE`
     for folder in folders:
-        manifest, stages = folder.manifest(), folder.sum_costs()
+        manifest = folder.manifest()
         measured = frames.read(folder.path / FIGURES_CSV)
-        name, figures = folder.path.relative_to(config.out_dir).as_posix(), list[Json]()
+        name = folder.path.relative_to(config.out_dir).as_posix()
+        figures: list[Json] = []
         for printed in config.benchmark.paper_estimates(source, manifest):
             columns = {key: value for key, value in printed.key.items() if key not in ignored}
             row = frames.pick(measured, **columns) or {}
             ours: Json = {key: row.get(key) for key in ("value", "low", "high")}
             ours |= {key: row.get(key) or 0 for key in ("n", "unscored")}
             figures.append({"of": dict(printed.key), **ours, "published": printed.value})
+            # A column with the same entry in all rows is not printed.
             details = [value for key, value in printed.key.items() if value and entry_counts[key] > 1]
             theirs = tables.format_number(printed.value, printed.unit, digits=2)
             our_text = tables.format_estimate({**ours, "unit": printed.unit}, digits=2)
             scored = f"{ours['n']} of {ours['n'] + ours['unscored']}"
             verdict = agreement(printed, ours, config.preset, config.limit)
             rows.append([printed.row, ", ".join(details), theirs, our_text, scored, verdict])
+        stages = folder.sum_costs()
         for stage, cost in stages.items():
             gib = [f"{cost['peak_memory'].get(memory, 0) / 2**30:.2f}" for memory in ("host", "device")]
             costs.append([name, stage, f"{cost['seconds'] / 3600:.3f}", *gib])
-        found: Json = {"run": name, "row": rows[-1][0] if figures else "", "stages": stages}
-        found["data"] = manifest["data"].get("records_sha256") or manifest["data"].get("sha256")
-        found["models"] = {kind: str(model["fingerprint"]) for kind, model in manifest["models"].items()}
+        entry: Json = {"run": name, "row": rows[-1][0] if figures else "", "stages": stages}
+        entry["data"] = manifest["data"].get("records_sha256") or manifest["data"].get("sha256")
+        entry["models"] = {kind: str(model["fingerprint"]) for kind, model in manifest["models"].items()}
         machines = [call["environment"] for call in manifest["invocations"] if call.get("environment")]
-        runs.append({**found, "machines": machines, "figures": figures})
+        runs.append({**entry, "machines": machines, "figures": figures})
 
     # --- the file, and the text
-    changed = {name: value for name, value in config.run.items() if name not in PATH_OPTIONS}
-    for name, value in changed.items():  # no path of this machine
-        changed[name] = Path(value).name if Path(value).exists() else value
+    changed = {}  # without paths of this machine
+    for name, value in config.run.items():
+        if name not in PATH_OPTIONS:
+            changed[name] = Path(value).name if Path(value).exists() else value
     facts = {"table": config.table, "preset": config.preset, "samples": config.limit, "options": changed}
     atomic.write_json(config.out_dir / FILE, {**facts, "runs": runs})
     samples = "all samples" if config.limit is None else f"the first {config.limit} samples"
     heads = ("row", "figure", "published", "ours [95 % interval]", "scored", "agree")
-    parts = [
-        f"{TABLES[config.table].title}, on {samples}, preset {config.preset}:",
-        tables.format_rows(rows, heads),
-    ]
+    parts = [f"{TABLES[config.table].title}, on {samples}, preset {config.preset}:"]
+    parts.append(tables.format_rows(rows, heads))
     if changed:
         words = ", ".join(f"--{name} {value}" for name, value in changed.items())
         parts.append(f"Options that differ from the table's: {words}.")

@@ -227,9 +227,9 @@ def _merge_preset(cls: type[Options], sources: Sequence[Mapping[str, Any]]) -> J
 
 
 def _read_yaml(file: Path) -> Json:
+    if file.is_dir():
+        raise UserError(f"'{file}' is a folder; --config takes a YAML file.")
     if not file.is_file():
-        if file.is_dir():
-            raise UserError(f"'{file}' is a folder; --config takes a YAML file.")
         raise UserError(f"There is no configuration file '{file}'; check the path of --config.")
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))

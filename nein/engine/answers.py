@@ -124,8 +124,7 @@ class BlockStore:
     """
 
     def __init__(self, cache: Any, scope: str) -> None:
-        self._cache = cache
-        self._scope = scope
+        self._cache, self._scope = cache, scope
         self._spaces: dict[str, Json] = {}  # space -> key -> entry
         self._changed: set[str] = set()  # spaces with new entries
 
@@ -152,8 +151,7 @@ def _hash_key(space: str, key: str) -> bytes:
 
 # --- spending, of a run or OUT that no command has open -----------------------------------
 def read_spending(folder: Path, above: int = 3) -> dict[str, Json]:
-    """`AnswerCache.read_spending` of a folder or, if it has no costs, of the nearest of its first `above`
-    parents that has some; {} without any."""
+    """`AnswerCache.read_spending` of a folder or else of the nearest of `above` parents with costs, or {}."""
     folders = (folder, *folder.absolute().parents[:above])
     for path, name in itertools.product(folders, (ANSWERS, f"cache/{ANSWERS}")):
         address = f"{(path / name).resolve().as_uri()}?mode=ro"  # a run may lie on a read-only disk

@@ -65,9 +65,8 @@ def write_file(path: Path) -> Iterator[IO[bytes]]:
         raise
 
 
-def remove_drafts(folder: Path, below: bool = True) -> None:
-    """Removes drafts of killed writers: of ended processes of this host, and all older than a day. below:
-    also in the folders of `folder`."""
+def remove_drafts(folder: Path, below: bool = True) -> None:  # below: in its subfolders, too
+    """Removes drafts of killed writers: of ended processes of this host, and all older than a day."""
     import psutil
 
     for parent, folders, names in os.walk(folder):

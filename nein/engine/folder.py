@@ -297,8 +297,7 @@ class Folder:
 
     # --- blocks ----------------------------------------------------------------------------
     def check_inside(self, path: Path) -> Path:
-        """Returns a path that a file of this folder names. Raises UserError if it leads out of the folder, or
-        through a link."""
+        """Returns a path that a file of this folder names. Raises UserError if it leaves, or has a link."""
         parts = path.parts[len(self.path.parts) :]
         is_safe = path.is_relative_to(self.path) and ".." not in parts and "\0" not in str(path)
         # Links above the run are the user's own: not checked, which saves requests on a network disk.

@@ -80,8 +80,7 @@ def read_size(path: Path) -> tuple[int, int]:
 
 
 def find_file(path: Path) -> Path:
-    """The path of an existing file with this name, whose accents may be in another Unicode form, since
-    systems differ; else the path itself."""
+    """An existing file of this name, maybe with its accents in another system's Unicode form; else `path`."""
     composed, decomposed = (Path(unicodedata.normalize(form, str(path))) for form in ("NFC", "NFD"))
     return next((candidate for candidate in (path, composed, decomposed) if is_local(candidate)), path)
 

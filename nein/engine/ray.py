@@ -151,8 +151,7 @@ def _connect(address: str | None) -> Any:
     """The module `ray`, connected to a running cluster or to a new one on this machine. Telemetry is off
     unless the environment says otherwise. Raises UserError without Ray, and if no cluster answers."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Ray's future default: a task without GPUs keeps CUDA_VISIBLE_DEVICES.
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # keep CUDA_VISIBLE_DEVICES of CPU tasks
     try:
         import ray
     except ImportError:

@@ -72,7 +72,6 @@ class Stage:
     """One kind of work on a folder: makes rows from a block of records. Subclasses define the attributes
     without a default, `read` and `work`."""
 
-    # --- attributes
     name: str  # unique in the folder: title of the progress bar, and key of its costs
     outputs: tuple[str, ...]  # names of the files that it writes per block (`Folder.block_path`)
     blocks: Blocks  # which records are selected, and how they are divided

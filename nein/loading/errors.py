@@ -100,8 +100,7 @@ class Problems:
             return
         lines = [f"  {len(items)} x {kind}: {shortlist(items, 8)}" for kind, items in self._by_kind.items()]
         total = sum(len(items) for items in self._by_kind.values())
-        noun = "problem" if total == 1 else "problems"
-        raise UserError("\n".join([f"{source} has {total} {noun}:", *lines]))
+        raise UserError("\n".join([f"{source} has {total} problem{'' if total == 1 else 's'}:", *lines]))
 
 
 # --- an error in one line ----------------------------------------------------------------------

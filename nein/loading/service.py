@@ -34,24 +34,20 @@ UNKNOWN_PART = (400, 422)  # the server may not know a part of the request
 
 
 class NoAnswer(RuntimeError):
-    """A request without an answer, in spite of retries. status: of HTTP, for a refused request.
-
-    kind         One of the kinds above, or of the caller's, by which failures are counted.
-    silent       Whether other requests will probably fail, too: no answers at all, or every request refused.
-    transient    Whether the same request may be answered later.
-    of_a_part    Whether the server may accept the request without one of its parts.
-    named_parts  The parts that the refusal names.
-    """
+    """A request without an answer, in spite of retries. status: of HTTP, for a refused request."""
 
     def __init__(
         self, message: str, kind: str = PROTOCOL, *, status: int = 0, named_parts: Sequence[str] = ()
     ) -> None:
         super().__init__(message)
-        self.kind, self.named_parts = kind, named_parts
+        self.kind = kind  # one of the kinds above, or of the caller's; failures are counted by kind
+        self.named_parts = named_parts  # the parts of the request that the refusal names
         refusal = status if kind == REFUSED else 0
+        # Other requests will probably fail, too: there are no answers at all, or every request is refused.
         self.silent = refusal in UNUSABLE or kind not in (REFUSED, WITHHELD)
+        # The same request may be answered later.
         self.transient = refusal in UNUSABLE or kind in (TIMEOUT, CONNECTION, SERVER)
-        self.of_a_part = refusal in UNKNOWN_PART
+        self.of_a_part = refusal in UNKNOWN_PART  # the server may accept the request without one of its parts
 
 
 # --- pace --------------------------------------------------------------------------------------------------
