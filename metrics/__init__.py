@@ -1,4 +1,4 @@
-"""Lists the public names of this package: metrics that score edited images, and loaders of their models.
+"""Public names of this package, metrics that score edited images and loaders of their models.
 
 METRICS holds every metric by name; `score(metrics, batch)` gives a Score per metric and item; `load_encoder`,
 `load_judge` and others load models. Every name is imported on first use, so that this import is cheap.

@@ -14,39 +14,40 @@ from nein.loading.errors import choose
 from nein.metrics.base import MetricError
 from nein.metrics.letters import LETTERS
 
-#: Texts of A, B, ...; an option that is None is left out, with its letter.
+#: Texts of A, B, ... in order; None: the option is left out with its letter.
 Options = Sequence[str | None]
 
 
 class Prompt(NamedTuple):
-    """Text before and after the image; joined if a model takes the image first."""
+    """Text before and after the image."""
 
-    before: str
+    before: str  # "": the image comes first
     after: str
 
     @property
     def text(self) -> str:
+        """Both parts joined, for a model that takes the image first."""
         return f"{self.before}{self.after.lstrip()}" if self.before else self.after
 
 
 class Wording(NamedTuple):
-    """Parts of a prompt; {} are filled in."""
+    """Parts of a prompt; each {} is filled in."""
 
     before: str  # before the image
-    after: str  # {} question, {} list of options
-    option: str  # {} letter, {} text
-    end: str = ""
-    chinese: str = ""  # replaces `end` for a question with Chinese characters
+    after: str  # after it; {} question, {} list of options
+    option: str  # an entry of that list; {} letter, {} text
+    end: str = ""  # after the list
+    chinese_end: str = ""  # replaces `end` if the prompt has a Chinese character; "": none does
 
 
 _LINE = "{}. {}\n"
 _LETTER = "Answer with the option's letter from the given choices directly."
 _LETTER_IN_CHINESE = "请直接回答选项字母。"
 _SELECT = "Please select the correct answer from the options above."
-#: Name -> wording. "paper": as NegVQA prints it (arXiv:2505.22946, the image after "Question:"). The others:
-#: VLMEvalKit's, which NegVQA used (commit 0f27427e of 25 May 2025): "vlmevalkit" for models without a wording
-#: of their own (vlmeval/dataset/image_mcq.py), and those of vlmeval/vlm/llava/llava.py and internvl/utils.py,
-#: molmo.py, qwen2_vl/prompt.py.
+#: Name -> wording. "paper": as NegVQA prints it (arXiv:2505.22946, the image after "Question:"). The others
+#: are VLMEvalKit's, which NegVQA used (commit 0f27427e of 25 May 2025). "vlmevalkit" is for models without a
+#: wording of their own (vlmeval/dataset/image_mcq.py); "vlmevalkit-..." come from vlmeval/vlm: llava/llava.py
+#: and internvl/utils.py, molmo.py, qwen2_vl/prompt.py.
 PROMPTS: dict[str, Wording] = {
     "paper": Wording("Question: ", " {}\nOptions:{}\n", " {}. {}", _LETTER),
     "vlmevalkit": Wording("", "Question: {}\nOptions:\n{}", _LINE, f"{_SELECT} \n"),
@@ -57,13 +58,13 @@ PROMPTS: dict[str, Wording] = {
 
 
 def write_prompt(wording: str, question: str, options: Options) -> Prompt:
-    """Prompt of a question; wording: a key of `PROMPTS`. Raises MetricError for another, or unless there are
-    2 to 26 options."""
+    """Write the prompt of a question. wording: a key of `PROMPTS`. Raises MetricError for any other, or
+    unless there are 2 to 26 options."""
     if not 2 <= len(options) <= len(LETTERS):
         raise MetricError(f"A question needs 2 to {len(LETTERS)} options, not {len(options)}.")
     parts = PROMPTS[choose("prompt", wording, PROMPTS)]
     after = parts.after.format(question, _list_options(parts.option, options))
-    end = parts.chinese if parts.chinese and _is_chinese(after) else parts.end
+    end = parts.chinese_end if parts.chinese_end and _is_chinese(after) else parts.end
     return Prompt(parts.before, after + end)
 
 
@@ -78,16 +79,16 @@ def _is_chinese(text: str) -> bool:
 
 
 def write_yes_no_prompt(question: str) -> Prompt:
-    """Prompt of a yes/no question, with NeIn's ending."""
+    """Write the prompt of a yes/no question, with NeIn's ending."""
     return Prompt("", f"{question} Answer only yes or no")
 
 
 # --- VLMEvalKit's wording of each model --------------------------------------------------------------
 class PromptFormat(NamedTuple):
-    """VLMEvalKit's wording for a model (a key of `PROMPTS`), and its longest answer in tokens."""
+    """How VLMEvalKit asks a model."""
 
-    prompt: str
-    max_new_tokens: int
+    prompt: str  # its wording, a key of `PROMPTS`
+    max_new_tokens: int  # of an answer
 
 
 #: Pattern of a checkpoint's name in lower case -> its format in VLMEvalKit; the first match counts. Source:
@@ -117,6 +118,7 @@ def find_prompt_format(reference: str) -> PromptFormat:
 
 
 # --- which option does an answer without a letter mean? ----------------------------------------------
+# Each {}: question, list of options, answer.
 _MATCHING = (
     "You are an AI assistant who will help me to match an answer with several options of a single-choice "
     "question. You are provided with a question, several options, and an answer, and you need to find which "
@@ -141,7 +143,7 @@ _MATCHING_IN_CHINESE = (
 
 
 def write_matching_prompt(question: str, options: Options, answer: str) -> str:
-    """VLMEvalKit's prompt for a language model that reads an answer without a letter. Source:
+    """Write VLMEvalKit's prompt for a language model that matches an answer with an option. Source:
     vlmeval/dataset/utils/multiple_choice.py and vlmeval/smp/vlm.py; commit 0f27427e."""
     option_list = f"There are several options: \n{_list_options(_LINE, options)}"
     template = _MATCHING_IN_CHINESE if _is_chinese(question) else _MATCHING

@@ -6,7 +6,7 @@ answers. Every model has `fingerprint`, `describe()` and
     answer(images, questions, scorings)  -> a `Reply` per `ChoiceQuestion` in questions[i], about images[i],
                 (H, W, 3) uint8; may raise one of `MODEL_ERRORS` for the whole call
     scorings    the members of `letters.SCORINGS` that it supports
-    concurrent  number of questions in flight (then it has `stop()`); 0: it takes batches of images
+    concurrent  number of questions in flight (then it has `stop()`); 0: a local model
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
@@ -33,10 +34,10 @@ from nein.metrics.letters import LETTERS, SCORINGS
 
 @dataclass(frozen=True)
 class ChoiceQuestion:
-    """One question: the full prompt, and its parts for models that are asked about one option at a time."""
+    """One question: the full prompt, and its parts for models that take them apart."""
 
     prompt: Prompt
-    options: int = 2  # number of options
+    option_count: int = 2
     question: str = ""
     texts: tuple[str, ...] = ()  # of the options
 
@@ -46,11 +47,11 @@ class Reply:
     """Answer to one question. Raises ValueError for log-probabilities that are not finite."""
 
     text: str | None = None  # the written answer, stripped; None if none was requested
-    # Per option, ln of the probability that the answer begins with its letter, or None for a letter that the
-    # server did not list; None altogether if unavailable.
+    # ln of the probability that the answer begins with an option's letter, per option; None for a letter that
+    # the server did not list. None in place of the tuple: not available.
     logprobs: tuple[float | None, ...] | None = None
-    each: tuple[str, ...] | None = None  # answer about each option alone ("Yes", "No"), if asked so
-    error: str = ""  # why there is no answer
+    each: tuple[str, ...] | None = None  # answers about each option alone ("Yes", "No"); None: not asked so
+    error: str = ""  # why there is no answer; "" if there is one
     version: str = ""  # model version that a server reports
 
     def __post_init__(self) -> None:
@@ -65,7 +66,7 @@ class Reply:
         return LETTERS[values.index(max(values))]
 
 
-#: Questions per image.
+#: A list of questions per image.
 Questions = Sequence[Sequence[ChoiceQuestion]]
 
 
@@ -74,11 +75,11 @@ def answer_each(
 ) -> list[list[Reply]]:
     """Call `model.answer`; a question that fails gets a reply with its error. Raises MetricError."""
 
-    def answer_pairs(pairs: Sequence[tuple[int, ChoiceQuestion]]) -> list[Reply]:
+    def answer_cells(cells: Sequence[tuple[int, int]]) -> list[Reply]:
         rows: dict[int, list[ChoiceQuestion]] = {}  # index of an image -> its questions
-        for index, question in pairs:
-            rows.setdefault(index, []).append(question)
-        replies = model.answer([images[index] for index in rows], list(rows.values()), scorings)
+        for i, k in cells:
+            rows.setdefault(i, []).append(questions[i][k])
+        replies = model.answer([images[i] for i in rows], list(rows.values()), scorings)
         return [reply for row in replies for reply in row]
 
     def reply_failure(error: BaseException) -> Reply:
@@ -86,9 +87,9 @@ def answer_each(
             raise error
         return Reply(error=_explain(error))
 
-    pairs = [(index, question) for index, row in enumerate(questions) for question in row]
-    replies = iter(isolate(answer_pairs, pairs, reply_failure))  # row after row
-    return [[next(replies) for _ in row] for row in questions]
+    cells = [(i, k) for i, row in enumerate(questions) for k in range(len(row))]  # row after row
+    replies = dict(zip(cells, isolate(answer_cells, cells, reply_failure), strict=True))
+    return [[replies[i, k] for k in range(len(row))] for i, row in enumerate(questions)]
 
 
 def _explain(error: BaseException) -> str:
@@ -104,26 +105,29 @@ class ChatChoices(ChatModel):
     """Multiple choice by a chat model: greedy answers, and log-probabilities of the letters as first token
     (for a served model only among the 20 likeliest). An unanswered question gets a reply with its error."""
 
+    # For `ChatModel`:
     kind = "choice"
-    tokens = 16  # longest answer by default
+    default_tokens = 16
     defaults: ClassVar = {"batch_size": 8, "bare": ("instructblip",)}
     scorings = SCORINGS
 
     def describe(self) -> Json:
-        position = "where the prompt has it" if self.chat.keeps_order else "before the words"
-        local = {"batch_size": self.chat.batch_size, "parameters": self.chat.parameters}
-        return {**super().describe(), "picture": position, **({} if self.concurrent else local)}
+        description = super().describe()
+        description["picture"] = "where the prompt has it" if self.chat.keeps_order else "before the words"
+        if not self.concurrent:
+            description |= {"batch_size": self.chat.batch_size, "parameters": self.chat.parameters}
+        return description
 
     def answer(self, images: Images, questions: Questions, scorings: Sequence[str]) -> list[list[Reply]]:
         check_images(images, questions, "questions")
-        writes = "generated" in scorings
+        writes = "generated" in scorings  # an answer, not just its first token
         top = _FIRST_LETTER if "logprob" in scorings else None
         sampling = Sampling(max_tokens=self.max_new_tokens if writes else 1, top=top)
         replies: dict[tuple[int, int], Reply] = {}  # (image, question) -> reply
         for cells in self._batches(images, questions):
             messages = [self._write_message(images[i], questions[i][k].prompt) for i, k in cells]
             for (i, k), completion in zip(cells, self.chat.complete(messages, sampling), strict=True):
-                replies[i, k] = _make_reply(completion, questions[i][k].options, writes)
+                replies[i, k] = _make_reply(completion, questions[i][k].option_count, writes)
         return [[replies[i, k] for k in range(len(row))] for i, row in enumerate(questions)]
 
     def _batches(self, images: Images, questions: Questions) -> Iterator[list[tuple[int, int]]]:
@@ -142,18 +146,19 @@ class ChatChoices(ChatModel):
         return Message((image, prompt.text))
 
 
-def _make_reply(completion: Completion, options: int, writes: bool) -> Reply:
+def _make_reply(completion: Completion, option_count: int, writes: bool) -> Reply:
+    """Reply from a completion. writes: whether a written answer was requested."""
     error, by_letter = completion.error, completion.probabilities
     # Thoughts that hit the token limit do not matter if only the first token is read.
     if error is not None and (writes or getattr(error, "kind", "") != THINKING):
         return Reply(error=_explain(error))
-    logprobs = None if by_letter is None else tuple(by_letter[letter] for letter in LETTERS[:options])
+    logprobs = None if by_letter is None else tuple(by_letter[x] for x in LETTERS[:option_count])
     return Reply(completion.text if writes else None, logprobs, version=completion.version)
 
 
 # --- VQA judges -----------------------------------------------------------------------------------
-#: Way of asking a judge -> scorings it supports. "options": NeIn's yes/no question about a caption, once per
-#: option ("What is on the bed? dog"). "letters": the multiple-choice question.
+#: Way of asking a judge -> scorings that it supports. "options": NeIn's yes/no question about a caption, once
+#: per option ("What is on the bed? dog"). "letters": the multiple-choice question.
 ASKINGS: dict[str, tuple[str, ...]] = {"options": SCORINGS, "letters": ("generated",)}
 
 
@@ -184,13 +189,13 @@ class JudgeChoices:
         prompts = [[template.ask_caption(caption) for caption in row] for row in captions]
         replies = []
         for row, answers in zip(questions, self.judge.ask(images, prompts), strict=True):
-            remaining = iter(answers)  # about the options of the first question, then the second's, ...
-            replies.append([_combine([next(remaining) for _ in q.texts], scorings) for q in row])
+            rest = iter(answers)  # one per option of the first question, then of the second, ...
+            replies.append([_combine(list(islice(rest, len(q.texts))), scorings) for q in row])
         return replies
 
 
 def _combine(answers: Sequence[Answer], scorings: Sequence[str]) -> Reply:
-    """Reply from the answers about each option; its text is "A: Yes, B: No"."""
+    """Make a reply from the answers about each option; its text is "A: Yes, B: No"."""
     each = tuple(answer.text for answer in answers)
     text = ", ".join(f"{letter}: {verdict}" for letter, verdict in zip(LETTERS, each, strict=False))
     logprobs = _yes_logprobs(answers) if "logprob" in scorings else None
@@ -213,8 +218,8 @@ class FunctionChoices:
     """Multiple choice by a user's function, `answer(image, question, options) -> str`, one call at a time.
 
     It gets a `PIL.Image.Image` (RGB), the question and a list of options, and returns a text that begins with
-    the letter. An exception, or another type, becomes the error of that question. Raises MetricError for a
-    function with other parameters."""
+    the letter. An exception, or a result that is no text, becomes the error of that question. Raises
+    MetricError for a function with other parameters."""
 
     scorings = ("generated",)
     concurrent = 0

@@ -41,7 +41,11 @@ class TwoTowers(Described):
         """Set width, scale, bias and quick_gelu from the model; called at the end of `__init__`."""
         with loading.exact():
             self.width = self.text_features(["."]).shape[1]  # D; any text has it
-        self.scale = _read_scale(self.model)
+        # Factor of the cosine in the model's own score: exp(logit_scale) for CLIP and SigLIP, 1 / temperature
+        # for ALIGN and TIPSv2, 1 for any other.
+        self.scale = 1.0 / float(getattr(self.model, "temperature", 1.0))
+        if hasattr(self.model, "logit_scale"):
+            self.scale = float(self.model.logit_scale.detach().exp())
         bias = getattr(self.model, "logit_bias", None)  # SigLIP's
         self.bias = 0.0 if bias is None else float(bias)
         self.quick_gelu = _has_quick_gelu(self.model)
@@ -57,14 +61,6 @@ class TwoTowers(Described):
 
 def _has_quick_gelu(model: Any) -> bool:
     return any(type(layer).__name__.startswith("QuickGELU") for layer in model.modules())
-
-
-def _read_scale(model: Any) -> float:
-    """Return the factor of the cosine in a model's own score: exp(logit_scale) for CLIP and SigLIP,
-    1 / temperature for ALIGN and TIPSv2, 1 for any other."""
-    if hasattr(model, "logit_scale"):
-        return float(model.logit_scale.detach().exp())
-    return 1.0 / float(getattr(model, "temperature", 1.0))
 
 
 #: Model types trained on lower-case texts that were padded to the full length, without an attention mask.
@@ -92,13 +88,10 @@ class HubTowers(TwoTowers):
 
     def tokenize(self, texts: Sequence[str]) -> dict[str, torch.Tensor]:
         """Return the inputs of the text tower by name, (N, L) each, truncated to the model's limit."""
-        tokens = self.tokenizer(
-            [text.lower() for text in texts] if self.pads_fully else list(texts),
-            padding="max_length" if self.pads_fully else True,
-            truncation=True,
-            max_length=self.limit,
-            return_tensors="pt",
-        )
+        inputs = [text.lower() for text in texts] if self.pads_fully else list(texts)
+        padding = "max_length" if self.pads_fully else True
+        options = {"truncation": True, "max_length": self.limit, "return_tensors": "pt"}
+        tokens = self.tokenizer(inputs, padding=padding, **options)
         return {name: tokens[name] for name in tokens if name in self._input_names}
 
     def text_features(self, texts: Sequence[str]) -> torch.Tensor:
@@ -227,8 +220,7 @@ class ViTEncoder(PixelEncoder):
     """A `transformers.ViTModel`; the feature is the class token after the last LayerNorm.
 
     kind  "dino": the transform of facebookresearch/dino (hubconf.py, eval_knn.py): resize to 256, crop the
-          center to 224, or their ratio. "fid": clean-fid's resize; not comparable with published FID.
-    """
+          center to 224, or their ratio. "fid": clean-fid's resize; not comparable with published FID."""
 
     def __init__(self, kind: str, model: Any, source: loading.Source, batch_size: int) -> None:
         from transformers import AutoImageProcessor

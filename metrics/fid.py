@@ -2,8 +2,8 @@
 
     d = |m_a - m_b|^2 + tr S_a + tr S_b - 2 tr (S_a S_b)^(1/2)
 
-m: mean (D,), S: covariance (D, D). The last trace is the sum of the singular values of F_a F_b^T, where
-S = F^T F: the number of clean-fid's matrix square root, but valid for singular covariances too.
+m: mean (D,), S: covariance (D, D). With S = F^T F, the last trace is the sum of the singular values of
+F_a F_b^T. It equals that of clean-fid's matrix square root, and is valid for singular covariances, too.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from nein.metrics.base import MetricError
 
 # --- the distance --------------------------------------------------------------------------
 def frechet_distance(features_a: np.ndarray, features_b: np.ndarray) -> float:
-    """FID of features (N, D) and (M, D), >= 0, in float64; denominator n - 1 as in clean-fid."""
+    """Compute FID, >= 0, of features (N, D) and (M, D) in float64; denominator n - 1 as in clean-fid."""
     a, b = _check(features_a, "edited"), _check(features_b, "target")
     if a.shape[1] != b.shape[1]:
         raise MetricError(f"FID needs features of one network, not widths {a.shape[1]} and {b.shape[1]}.")
     if min(len(a), len(b)) <= a.shape[1]:
         return _compare_rows(a, b)
-    shift = b.mean(0)  # (D,): differences of large sums would lose digits
+    shift = b.mean(0)  # (D,); without it, differences of large sums would lose digits
     return _compare_moments(_Moments.sum_rows(a - shift), _Moments.sum_rows(b - shift))
 
 
 def _check(features: np.ndarray, side: str) -> np.ndarray:
-    """Features as float64. Raises MetricError unless they are finite and (N, D) with N >= 2, D >= 1."""
+    """Convert features to float64. Raises MetricError unless they are finite, (N, D), N >= 2 and D >= 1."""
     array = np.asarray(features, dtype=np.float64)
     if array.ndim != 2 or array.shape[1] < 1:
         raise MetricError(f"FID needs features of shape (images, width), not {array.shape} ({side}).")
@@ -46,8 +46,7 @@ def _check(features: np.ndarray, side: str) -> np.ndarray:
 
 
 def _compare_rows(a: np.ndarray, b: np.ndarray) -> float:
-    """Distance from rows, for fewer rows than columns: S = F^T F with F the centered rows, so that no (D, D)
-    matrix is needed."""
+    """Distance from rows, for fewer rows than columns: F is (rows, D), and no (D, D) matrix is needed."""
     mean_a, mean_b = a.mean(0), b.mean(0)
     f_a = (a - mean_a) / np.sqrt(len(a) - 1)  # (N, D)
     f_b = (b - mean_b) / np.sqrt(len(b) - 1)  # (M, D)
@@ -57,7 +56,7 @@ def _compare_rows(a: np.ndarray, b: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class _Moments:
-    """Sums over n rows, shifted near zero, float64; those of a part can be subtracted from the whole's."""
+    """Sums over n rows, shifted near zero, float64. Subtracting those of a part gives those of the rest."""
 
     n: int
     total: np.ndarray  # (D,) sum of rows
@@ -83,9 +82,9 @@ def _compare_moments(a: _Moments, b: _Moments) -> float:
     s_a, s_b = a.covariance(), b.covariance()
     try:  # F with S_a = F^T F
         f_a = scipy.linalg.cholesky(s_a, lower=False, check_finite=False)
-    except scipy.linalg.LinAlgError:  # singular
+    except scipy.linalg.LinAlgError:  # S_a is singular
         values, vectors = scipy.linalg.eigh(s_a)
-        f_a = np.sqrt(np.clip(values, 0, None))[:, None] * vectors.T
+        f_a = np.sqrt(np.clip(values, 0, None))[:, None] * vectors.T  # (D, D)
     # Eigenvalues of F_a S_b F_a^T are the squared singular values of F_a F_b^T.
     inner = f_a @ s_b @ f_a.T  # (D, D)
     eigenvalues = scipy.linalg.eigh((inner + inner.T) / 2, eigvals_only=True, check_finite=False)
@@ -94,23 +93,24 @@ def _compare_moments(a: _Moments, b: _Moments) -> float:
 
 
 def _distance(difference: np.ndarray, traces: float, cross: float) -> float:
+    """The formula above. difference: of the means, (D,); traces: tr S_a + tr S_b; cross: the last trace."""
     return max(0.0, float(difference @ difference + traces - 2 * cross))  # rounding can go below 0
 
 
 # --- the interval, from FIDs without each group of source images ----------------------------
 class FidInterval(NamedTuple):
-    """FID with its 95 % interval; None for the interval of one source image."""
+    """FID with its 95 % interval, which needs two groups."""
 
     value: float
-    low: float | None
+    low: float | None  # None: there is no interval
     high: float | None
     standard_error: float | None
     left_out: tuple[float, ...] = ()  # FID without each group
 
     @classmethod
     def jackknife(cls, value: float, left_out: Sequence[float]) -> FidInterval:
-        """Interval from G replicates d_g: the half-width is the 97.5 % quantile of t with G - 1 degrees of
-        freedom times the standard error sqrt((G - 1) / G * sum (d_g - mean d)^2)."""
+        """Interval from the G replicates d_g = left_out. The half-width is the 97.5 % quantile of t with
+        G - 1 degrees of freedom, times the standard error sqrt((G - 1) / G * sum (d_g - mean d)^2)."""
         count = len(left_out)
         if count < 2:
             return cls(value, None, None, None)
@@ -133,10 +133,9 @@ def jackknife_interval(
     clusters, target_clusters   Source image of every row; by default both sets have the same rows.
     groups                      Number of groups; source images are assigned by the SHA-256 of their names.
 
-    A group leaves both sets at once: the interval covers the choice of source images, around the mean FID of
-    N such images, so compare FIDs at equal N only. Cut at 0. Cost: G + 1 distances. Source: Kott, Journal of
-    Official Statistics 17 (2001).
-    """
+    A group leaves both sets at once, so the interval covers the choice of source images. It lies around the
+    mean FID of N such images: compare FIDs at equal N only. Cut at 0. Cost: G + 1 distances. Source: Kott,
+    Journal of Official Statistics 17 (2001)."""
     target_clusters = target_clusters or clusters
     if len(clusters) != len(edited) or len(target_clusters) != len(target):
         raise MetricError(
@@ -149,15 +148,15 @@ def jackknife_interval(
     group_of = {name: index % groups for index, name in enumerate(names)}
     groups_a = np.array([group_of[name] for name in clusters])  # (N,)
     groups_b = np.array([group_of[name] for name in target_clusters])  # (M,)
-    # Which rows are in each group: (N,) and (M,) bool.
-    masks = [(groups_a == g, groups_b == g) for g in range(min(groups, len(names)))]
-    if any((~in_a).sum() < 2 or (~in_b).sum() < 2 for in_a, in_b in masks):
+    masks = [(groups_a == g, groups_b == g) for g in range(min(groups, len(names)))]  # (N,), (M,) bool
+    if any((~in_a).sum() < 2 or (~in_b).sum() < 2 for in_a, in_b in masks):  # a distance needs two rows
         return FidInterval(value, None, None, None)
     with threadpool_limits(1 if a.shape[1] <= NARROW else None, "blas"):
         if min(len(a), len(b)) <= a.shape[1]:
             left_out = [_compare_rows(a[~in_a], b[~in_b]) for in_a, in_b in masks]
         else:
-            a, b = a - b.mean(0), b - b.mean(0)
+            shift = b.mean(0)
+            a, b = a - shift, b - shift
             all_a, all_b = _Moments.sum_rows(a), _Moments.sum_rows(b)
             left_out = [
                 _compare_moments(all_a - _Moments.sum_rows(a[in_a]), all_b - _Moments.sum_rows(b[in_b]))
@@ -174,13 +173,12 @@ def subtract(first: FidInterval, second: FidInterval) -> FidInterval:
     return FidInterval.jackknife(first.value - second.value, [a - b for a, b in pairs])
 
 
-#: Source images per feature column from which the interval of `extrapolate` covers
-#: (docs/explanation/statistics.md).
+#: Source images per feature column from which `extrapolate` is reliable (docs/explanation/statistics.md).
 LIMIT_IMAGES = 3
 
 
 def extrapolate(distance: FidInterval) -> FidInterval:
-    """Estimate FID for infinitely many images: G d - (G - 1) mean d_g removes the bias of order 1 / N.
+    """Estimate FID for infinitely many images: G d - (G - 1) mean d_g is without the bias of order 1 / N.
     Sources: Quenouille, Biometrika 43 (1956); Chong & Forsyth, CVPR 2020 (arXiv:1911.07023)."""
     count = len(distance.left_out)
     if count < 2:

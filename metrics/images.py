@@ -1,5 +1,5 @@
-"""Metrics that compare images: by pixels (L1, L2), by features (CLIP-I, CLIP-T, DINO, LPIPS, FID), and by
-known objects (Obeyed). At the end: their tables, in the paper's order."""
+"""Metrics that compare images by pixels (L1, L2), by features (CLIP-I, CLIP-T, DINO, LPIPS, FID), or by known
+objects (Obeyed). At the end: their tables, in the paper's order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def l1(image: np.ndarray, target: np.ndarray) -> float:
 
 
 def l2(image: np.ndarray, target: np.ndarray) -> float:
-    """Mean squared difference of two images, 0 to 1, without a root (l2 of MagicBrush, image_eval.py)."""
+    """Mean squared difference of two images, 0 to 1; no root is taken (l2 of MagicBrush, image_eval.py)."""
     squared = np.square(_subtract(image, target), dtype=np.uint16)  # (H, W, 3), at most 255 * 255
     return float(squared.sum(dtype=np.int64) / (255 * 255 * image.size))
 
@@ -53,7 +53,7 @@ def clip_t(batch: Batch) -> list[Score]:
 
 
 def compute_cosines(first: Iterable[Feature], second: Iterable[Feature]) -> list[Score]:
-    """Cosine of every pair in float64, one at a time: a value does not depend on the other samples."""
+    """Compute the cosine of every pair in float64, one at a time, so that other samples cannot change it."""
     scores: list[Score] = []
     for a, b in zip(first, second, strict=True):
         if isinstance(a, str) or isinstance(b, str):
@@ -63,27 +63,28 @@ def compute_cosines(first: Iterable[Feature], second: Iterable[Feature]) -> list
         else:
             x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)  # (D,) each
             value = float(x @ y / np.sqrt((x @ x) * (y @ y)))
-            assert abs(value) <= 1 + 1e-9, value  # rounding can leave [-1, 1] by an ulp, no more
+            assert abs(value) <= 1 + 1e-9, value  # rounding leaves [-1, 1] by the last bit at most
             scores.append(Score(min(1.0, max(-1.0, value))))
     return scores
 
 
 def lpips(batch: Batch) -> list[Score]:
-    """Perceptual distance between edited image and target, >= 0."""
+    """LPIPS: perceptual distance between edited image and target, >= 0."""
 
     def measure(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-        return batch.models["lpips"].distances([a for a, _ in pairs], [b for _, b in pairs])
+        edited, targets = [a for a, _ in pairs], [b for _, b in pairs]
+        return batch.models["lpips"].distances(edited, targets)
 
     scores = []
-    for value in isolate(measure, batch.pairs):  # a distance, or why there is none
-        if not isinstance(value, str) and not math.isfinite(value):
-            value = "the distance is not finite"
-        scores.append(Score(None, value) if isinstance(value, str) else Score(float(value)))
+    for result in isolate(measure, batch.pairs):  # a distance, or why there is none
+        if not isinstance(result, str) and not math.isfinite(result):
+            result = "the distance is not finite"
+        scores.append(Score(None, result) if isinstance(result, str) else Score(float(result)))
     return scores
 
 
 def collect_features(batch: Batch) -> list[Score]:
-    """FID, per sample: features of edited image and target, (2048,) each, for `compute_fid` over a run."""
+    """FID per sample: no value, but features of edited image and target, (2048,), for `compute_fid`."""
     scores = []
     for a, b in zip(batch.edited_features("fid"), batch.target_features("fid"), strict=True):
         if isinstance(a, str) or isinstance(b, str):
@@ -96,7 +97,7 @@ def collect_features(batch: Batch) -> list[Score]:
 def compute_fid(
     edited: np.ndarray, target: np.ndarray, clusters: Sequence[str], target_clusters: Sequence[str]
 ) -> Any:
-    """FID with its interval, of features (N, 2048) and (M, 2048)."""
+    """Compute FID with its interval, from features (N, 2048) and (M, 2048)."""
     from nein.metrics import fid
 
     return fid.jackknife_interval(edited, target, clusters, target_clusters=target_clusters)
@@ -105,23 +106,21 @@ def compute_fid(
 # --- known objects ---------------------------------------------------------------------------------------
 #: Squared color difference per pixel (three channels in [0, 1]) below which an object does not stand out.
 _MIN_CONTRAST = 0.015
+#: Limits of `measure_presence`.
 INTACT = 0.7  # least presence of an intact object
 GONE = 1 - INTACT  # largest presence of a removed object; in between it is neither
 
 
-def measure_presence(
-    edited: np.ndarray, sample: np.ndarray, without: np.ndarray, mask: np.ndarray | None = None
-) -> float:
-    """Presence of an object of `sample` in `edited`: 1 intact, 0 gone, may be negative. Compares the squared
-    error of the edit with that of the removed object (`without`: the sample without it), on the pixels of
-    `mask` (H, W), by default those that removal changes. Images are (H, W, 3) uint8."""
+def measure_presence(edited: np.ndarray, sample: np.ndarray, without: np.ndarray) -> float:
+    """Measure how much of an object of `sample` is in `edited`: 1 intact, 0 gone, may be negative. Compares
+    the squared error of the edit with that of `without`, the sample without the object, on the pixels that
+    removal changes. Images are (H, W, 3) uint8."""
     if not edited.shape == sample.shape == without.shape:
         sizes = ", ".join(str(image.shape[:2]) for image in (edited, sample, without))
         raise MetricError(f"All images must have one size; these have {sizes}.")
-    if mask is None:
-        mask = (sample != without).any(-1)
-    after, before, bare = (image.astype(np.float32) / 255 for image in (edited, sample, without))
-    removal = ((bare - before) ** 2).sum(-1)[mask].sum()  # (H, W, 3) => (H, W) => pixels of the mask
+    mask = (sample != without).any(-1)  # (H, W)
+    after, before, removed = (image.astype(np.float32) / 255 for image in (edited, sample, without))
+    removal = ((removed - before) ** 2).sum(-1)[mask].sum()  # (H, W, 3) => (H, W) => pixels of the mask
     error = ((after - before) ** 2).sum(-1)[mask].sum()
     return float(1 - error / (removal + _MIN_CONTRAST * mask.sum()))
 
@@ -132,7 +131,7 @@ def score_obeyed(batch: Batch) -> list[Score]:
     for item in batch.items:
         edited, sample = np.asarray(item.edited), np.asarray(item.sample)  # (H, W, 3) uint8
         details, obeyed = [], True
-        things: Any = item.things
+        things: Any = item.things  # never a text: the metric needs them
         for thing in things:
             presence = measure_presence(edited, sample, thing.without)
             obeyed &= (presence >= INTACT) if thing.stays else (presence <= GONE)

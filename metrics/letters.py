@@ -46,8 +46,7 @@ def parse(answer: str, options: Sequence[str | None], rule: str = "fixed") -> Le
 
     rule  "fixed": a letter at the beginning or in a statement ("the answer is B"), else the text of exactly
           one option. "A" before another word is the article unless a sign or a word marks it as a letter.
-          "vlmevalkit": see `read_vlmevalkit`; an option may be None (`drop_missing`).
-    """
+          "vlmevalkit": see `read_vlmevalkit`; an option may be None (`drop_missing`)."""
     choose("letter rule", rule, RULES)
     if not 2 <= len(options) <= len(LETTERS):
         raise MetricError(f"A question needs 2 to {len(LETTERS)} options, not {len(options)}.")
@@ -92,8 +91,7 @@ def read_vlmevalkit(answer: str, options: Sequence[str | None]) -> Letter:
     the letter, and a lower-case letter does not.
 
     Source: https://github.com/open-compass/VLMEvalKit, vlmeval/utils/matching_util.py at commit 0f27427e of
-    25 May 2025, days before NegVQA.
-    """
+    25 May 2025, days before NegVQA."""
     texts = {letter: text for letter, text in zip(LETTERS, options, strict=False) if text is not None}
     if _FAILED not in answer:  # can_infer_option
         words = re.sub(r"[.()\[\],:;!*#{}]", " ", answer).split()
@@ -176,10 +174,9 @@ _LETTER_WORD = re.compile(rf"{_BEFORE}[A-Z]{_AFTER}")
 
 
 def _read_sentence(text: str, letters: str, options: Sequence[str]) -> Letter:
-    """Find the letter by, in order: option texts that hold letters, statements, a marked letter at the
-    beginning, option texts."""
+    """Find the letter, in order: option texts that hold letters, statements, a first letter, option texts."""
     by_text = _find_option_text(text, options)
-    first = _FIRST_LETTER.match(text)
+    first = _FIRST_LETTER.match(text)  # a marked letter at the beginning
     # Options such as "Point A" hold letters, which must not be read as answers.
     hold_letters = any(len(_keep_words(o)) > 1 and _LETTER_WORD.search(_normalize(o)) for o in options)
     if by_text.letter is not None and hold_letters:

@@ -1,4 +1,4 @@
-"""Loads encoders and judges from checkpoints of transformers: safetensors only, none of their code.
+"""Loads encoders and judges from checkpoints of transformers: safetensors only, and none of their code.
 
 `load_model` loads a model, `Source.load_part` its tokenizer or processor. At the end: helpers to run them.
 """
@@ -29,15 +29,15 @@ UNREADABLE = (OSError, RuntimeError, ValueError, KeyError, SafetensorError)
 
 @dataclass(frozen=True)
 class Source:
-    """Origin of a model of transformers."""
+    """Origin of a model, and its other parts (tokenizer, processor) if it is one of transformers."""
 
     reference: str  # folder or hub id
     revision: str | None  # commit; None for a folder
     digest: str  # SHA-256 of a folder's files, or `id@commit`
-    config: Any = None  # the model's configuration
+    config: Any = None  # the model's configuration; None: not of transformers
 
     def load_part(self, cls: Any, **options: Any) -> Any:
-        """Load the model's tokenizer or processor. Raises MetricError or UserError."""
+        """Load the model's tokenizer or processor. Raises MetricError."""
         part = load_pretrained(cls, self.reference, revision=self.revision, **options)
         tokenizer = getattr(part, "tokenizer", part)
         if hasattr(tokenizer, "get_vocab"):
@@ -46,7 +46,7 @@ class Source:
 
 
 def check_folder(reference: str) -> tuple[str, str | None]:
-    """Split a reference into (folder, None) or (owner/name, revision). Raises MetricError for any other."""
+    """Split a reference into (folder, None) or (owner/name, revision), and check it. Raises MetricError."""
     parsed = parse_reference(reference)
     path = Path(parsed.name)
     advice = "pass a folder with config.json and *.safetensors, or a hub id 'owner/name'"
@@ -94,12 +94,11 @@ def read_model_type(reference: str) -> str | None:
 def load_model(
     cls: Any, reference: str, model_type: str | None = None, *, device: str, dtype: str, **options: Any
 ) -> tuple[Any, Source]:
-    """Load (model, source) from safetensors, in evaluation mode on `device`. Raises MetricError, also for
-    missing weights.
+    """Load a model from safetensors, in evaluation mode on `device`: (model, source). Raises MetricError,
+    also for missing weights.
 
     model_type  Required `model_type` of the configuration; None allows any.
-    options     Of `from_pretrained`; device_map "auto" or "balanced" spreads the layers over all GPUs.
-    """
+    options     Of `from_pretrained`; device_map "auto" or "balanced" spreads the layers over all GPUs."""
     torch_type = torch_dtype(dtype)
     device_map = options.get("device_map")
     if isinstance(device_map, str):
@@ -117,7 +116,7 @@ def load_model(
         options |= {"revision": revision, "use_safetensors": True, "dtype": torch_type}
         model, info = load_pretrained(cls, path_or_id, output_loading_info=True, **options)
     check_loaded(type(model), info, path_or_id)
-    if not {"quantization_config", "device_map"} & options.keys():  # which place the model themselves
+    if not {"quantization_config", "device_map"} & options.keys():  # with these, from_pretrained places it
         model = model.to(device)
     align(model).eval().requires_grad_(False)
     if is_folder:
@@ -127,33 +126,27 @@ def load_model(
 
 
 @contextlib.contextmanager
-def hide_progress(local: bool) -> Iterator[None]:
+def hide_progress(is_local: bool) -> Iterator[None]:
     """Show no progress bar of transformers for local files; a download keeps its own."""
     from transformers.utils import logging
 
-    is_hidden = local and logging.is_progress_bar_enabled()
-    if is_hidden:
+    hides = is_local and logging.is_progress_bar_enabled()
+    if hides:
         logging.disable_progress_bar()
     try:
         yield
     finally:
-        if is_hidden:
+        if hides:
             logging.enable_progress_bar()
 
 
 def describe_model(kind: str, model: Any, source: Source, **fields: Any) -> Json:
-    """`describe()` of a torch model: the entries that all share, and `fields`."""
-    first = next(model.parameters())
-    return {
-        "kind": kind,
-        "class": type(model).__name__,
-        "reference": source.reference,
-        "revision": source.revision,
-        "weights": source.digest,
-        "dtype": str(getattr(model, "dtype", first.dtype)).removeprefix("torch."),
-        "device": str(getattr(model, "device", first.device)),
-        **fields,
-    }
+    """Make the `describe()` of a torch model: the entries that all models share, and `fields`."""
+    first = next(model.parameters())  # for modules without `dtype` and `device`
+    dtype = str(getattr(model, "dtype", first.dtype)).removeprefix("torch.")
+    device = str(getattr(model, "device", first.device))
+    origin = {"reference": source.reference, "revision": source.revision, "weights": source.digest}
+    return {"kind": kind, "class": type(model).__name__, **origin, "dtype": dtype, "device": device, **fields}
 
 
 @contextlib.contextmanager
@@ -169,7 +162,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 def library_version(name: str = "transformers") -> str:
-    """A library with its version: image processors differ between versions."""
+    """Name a library with its version, since image processors differ between versions."""
     return f"{name} {version(name)}"
 
 
@@ -183,7 +176,7 @@ def move_inputs(model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class SharedTokenizer:
-    """Thread-safe tokenizer or processor: fast tokenizers keep padding as state between calls."""
+    """A tokenizer or processor with a lock, for threads: fast tokenizers keep padding between calls."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -196,7 +189,7 @@ class SharedTokenizer:
 
 @contextlib.contextmanager
 def exact() -> Iterator[None]:
-    """Context without gradients and without TensorFloat-32, which changes the fourth decimal of cosines."""
+    """Compute without gradients and without TensorFloat-32, which changes the fourth decimal of cosines."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     try:

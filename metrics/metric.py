@@ -81,17 +81,15 @@ class Settings:
     """Options of scoring. `Metric.settings` names those that decide a metric's values.
 
     align       "stretch", as published: the edited image is stretched to the target's size. "crop": the
-                target is first cropped like NeIn's samples (rule r64) at `resolution` (512 for NeIn, 64 for
-                64-pixel data).
+                target is first cropped like NeIn's samples (rule r64), at `resolution`.
     protocol    "paper", as released: removed if the answer is exactly "No"; present if it is "yes" in any
                 case; objects are roots of noun chunks, repetitions kept for VQA. "fixed": the first word
                 decides, any other answer is unscored; objects are distinct nouns (`metrics.presence`).
     evidence    "both": Retention also asks about the other protocol's objects and stores all replies
-                (`objects_of` in the detail). It can then be recomputed without a judge. Same scores.
-    """
+                (`objects_of` in the detail). It can then be recomputed without a judge. Same scores."""
 
     align: Literal["stretch", "crop"] = "stretch"
-    resolution: int = 512
+    resolution: int = 512  # of the crop: 512 for NeIn, 64 for data of 64 pixels
     protocol: Literal["paper", "fixed"] = "paper"
     threshold: float = 0.1  # a detection counts strictly above it; 0.1 in the pipeline that NeIn uses
     article: Literal["none", "a_an"] = "none"  # in questions; released code: "none", paper: "a_an"
@@ -213,8 +211,7 @@ class Metric:
     needs   Images ("edited", "target", "sample", "things"), and models: a kind of `ENCODERS` or `JUDGES`,
             or "module:function", called with `device=` for a network with `fingerprint` and `describe()`.
     corpus  For the kind "corpus": (edited features, target features, source image of every edited row, of
-            every target row) -> object with the fields of `metrics.fid.FidInterval`.
-    """
+            every target row) -> object with the fields of `metrics.fid.FidInterval`."""
 
     name: str  # key in files and on the command line ("clip_i")
     title: str  # of its column ("CLIP-I")
@@ -287,8 +284,9 @@ def score(metrics: Sequence[Metric], batch: Batch) -> dict[str, list[Score]]:
             usable[metric.images] = faults, replace(batch, items=items, names=names, _computed={})
         faults, part = usable[metric.images]
         scored = isolate(lambda items: metric.score(part.select(items)), part.items)  # noqa: B023 - called at once
+        positions = [index for index, fault in enumerate(faults) if fault is None]  # of the items in `part`
         results: list[Any] = list(faults)  # per item: a Score, or why there is none
-        for index, result in zip([i for i, fault in enumerate(faults) if fault is None], scored, strict=True):
+        for index, result in zip(positions, scored, strict=True):
             results[index] = result
         scores[metric.name] = [Score(None, r) if isinstance(r, str) else r for r in results]
     return scores

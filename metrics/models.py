@@ -37,8 +37,7 @@ def load_encoder(
 
     path_or_id  A folder in the transformers layout (safetensors), an installed package's model ("nano:clip"),
                 or a hub id, with or without `@revision`. "lpips": also "alex", "vgg", "squeeze"; "fid": also
-                "inception", the network of clean-fid.
-    """
+                "inception", the network of clean-fid."""
     load = pkgutil.resolve_name(ENCODERS[choose("kind of encoder", kind, ENCODERS)])
     return load(references.locate_embedded(path_or_id), device=device, dtype=dtype, **options)
 
@@ -70,8 +69,7 @@ def load_judge(
                 "openai:URL#MODEL"; ovd: OWLv2, or any zero-shot detector of transformers; itm: BLIP.
                 Also "plugin:NAME", "module:attribute" and "file.py:attribute" (`find_plugin`).
     options     LLaVA-NeXT: `template`, `quantization`, `batch_size`; OWLv2: `pad`, `backend`, `batch_size`;
-                BLIP: `batch_size`.
-    """
+                BLIP: `batch_size`."""
     choose("kind of judge", kind, JUDGES)
     path_or_id = references.locate_embedded(path_or_id)
     reference_kind = references.parse_reference(path_or_id).kind
@@ -160,8 +158,7 @@ def load_choices(path_or_id: str, *, device: str = "cpu", dtype: str = "float32"
 
     path_or_id  A folder or hub id of any image-text-to-text model of transformers with a chat template, or an
                 InstructBLIP; "openai:URL#MODEL"; "file.py:function" (`metrics.choices.FunctionChoices`).
-    options     `max_new_tokens`; transformers: `batch_size` (images); endpoints: those of `Endpoint`.
-    """
+    options     `max_new_tokens`; transformers: `batch_size` (images); endpoints: those of `Endpoint`."""
     from nein.metrics.choices import ChatChoices, make_choice_model
 
     if references.parse_reference(path_or_id).kind == "attribute":
@@ -185,8 +182,7 @@ def load_reward(
     (arXiv:2509.23909), or "pairwise:MODEL", any multiple-choice model. Raises MetricError.
 
     endpoint_options  Options of `Endpoint`, for a served model.
-    options           editscore: `passes`.
-    """
+    options           editscore: `passes`."""
     kind, model = check_reward(reference)
     if references.is_served(model):
         options |= endpoint_options
@@ -223,8 +219,7 @@ def load_dual(reference: str, *, device: str = "cpu", dtype: str = "float32", ba
 
     reference  A folder or hub id of transformers (CLIP, SigLIP, ...); "open_clip:ARCHITECTURE/TAG",
                "open_clip:hf-hub:OWNER/NAME", or a folder in open_clip's layout; the controls "random" and
-               "constant"; "sentence:FOLDER_OR_ID", which has only `encode_text`; "file.py:object".
-    """
+               "constant"; "sentence:FOLDER_OR_ID", which has only `encode_text`; "file.py:object"."""
     reference = references.locate_embedded(reference)
     prefix = dual_prefix(reference)
     if prefix is None and references.parse_reference(reference).kind == "attribute":

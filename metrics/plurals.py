@@ -1,4 +1,4 @@
-"""Tells plural from singular English nouns and forms the singular, by inflect and lists of its mistakes."""
+"""Tells plural from singular English nouns and forms the singular, with inflect and lists of its mistakes."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def engine() -> Any:
     """inflect's engine, created once, on first use."""
     import typeguard
 
-    # On import, inflect has typeguard rewrite its functions, which takes as long as the rest of a command. A
-    # decorator that changes nothing replaces typeguard's meanwhile.
+    # On import, inflect lets typeguard rewrite its functions, which takes as long as the rest of a command.
+    # Until then, a decorator that changes nothing replaces typeguard's.
     typechecked = typeguard.typechecked
     typeguard.typechecked = lambda function: function  # type: ignore[assignment]
     try:
@@ -54,8 +54,7 @@ def is_plural(noun: str) -> bool:
 def singular(noun: str, lemma: str = "") -> str:
     """Singular of a noun phrase: "wine glasses" -> "wine glass"; "scissors", "glasses" and "thermos" stay.
 
-    lemma  spaCy's lemma of the last word; without it `inflect` forms the singular.
-    """
+    lemma  spaCy's lemma of the last word; "": inflect forms the singular."""
     modifiers, _, last_word = noun.rpartition(" ")
     word = last_word.lower()
     if word in PLURAL and not (modifiers and word == "glasses"):  # "wine glasses" have a singular

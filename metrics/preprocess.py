@@ -31,8 +31,8 @@ def stretch(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class ResizeCrop:
-    """Resizes the shorter side to `resize` (PIL bicubic) and crops the center: (crop, crop, 3) uint8. With
-    `normalize` it equals the torchvision transforms published for CLIP (`resize == crop`) and DINO."""
+    """Resizes the shorter side to `resize` (PIL bicubic) and crops the center: (crop, crop, 3) uint8. Then
+    `normalize` makes it equal to the torchvision transforms of CLIP (`resize == crop`) and DINO."""
 
     resize: int
     crop: int
@@ -48,7 +48,7 @@ class ResizeCrop:
         short = min(width, height)
         new_width = self.resize if width == short else int(self.resize * width / short)
         new_height = self.resize if height == short else int(self.resize * height / short)
-        x0, y0 = round((new_width - self.crop) / 2.0), round((new_height - self.crop) / 2.0)
+        x0, y0 = round((new_width - self.crop) / 2.0), round((new_height - self.crop) / 2.0)  # top left
         if (new_width, new_height) == (width, height) and self.crop <= self.resize:
             return image[y0 : y0 + self.crop, x0 : x0 + self.crop]
         resized = PilImage.fromarray(image).resize((new_width, new_height), PilImage.Resampling.BICUBIC)
@@ -60,8 +60,8 @@ def normalize(pixels: Any, mean: Sequence[float], std: Sequence[float]) -> Any:
     import torch
 
     x = pixels.permute(0, 3, 1, 2).to(torch.float32).div(255)  # (N, 3, H, W)
-    mean, std = x.new_tensor(mean).view(1, 3, 1, 1), x.new_tensor(std).view(1, 3, 1, 1)
-    return x.sub(mean).div(std).contiguous()
+    per_channel = (1, 3, 1, 1)
+    return x.sub(x.new_tensor(mean).view(per_channel)).div(x.new_tensor(std).view(per_channel)).contiguous()
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class CleanResize:
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-#: Pixels from which a resize takes longer than starting a thread.
+#: Number of pixels from which a resize takes longer than to start a thread.
 _MIN_PIXELS = 128 * 128
 
 

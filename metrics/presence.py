@@ -308,8 +308,7 @@ def caption_objects(
               lower-case lemmas with their compound ("fire hydrant"), each once, without `NOT_OBJECTS`.
     excluded  One object per caption, dropped under "fixed".
 
-    Source: NeIn (CVPRW 2025), section 4; https://github.com/tanbuinhat/NeIn, check_obj.py.
-    """
+    Source: NeIn (CVPRW 2025), section 4; https://github.com/tanbuinhat/NeIn, check_obj.py."""
     choose("protocol", protocol, ("paper", "fixed"))
     excluded = [""] * len(captions) if excluded is None else excluded
     if len(excluded) != len(captions):

@@ -120,8 +120,7 @@ class EditScore(RewardJudge):
     """Scores from 0 to 10, read from the JSON object of an answer; unscored without two numbers in range.
 
     passes     Answers per question, with seeds 42, 43, ...; their scores are averaged. Released code: 1.
-    questions  "SC" and "PQ" -> question; in it, <instruction> is replaced.
-    """
+    questions  "SC" and "PQ" -> question; in it, <instruction> is replaced."""
 
     def __init__(self, chat: Chat, *, passes: int = 1, questions: dict[str, str] = OWN_QUESTIONS) -> None:
         if passes < 1:
@@ -130,14 +129,15 @@ class EditScore(RewardJudge):
         self.chat, self.questions, self.passes = chat, questions, passes
 
     def describe(self) -> Json:
-        return {
-            **self.chat.describe(),
+        decoding = f"temperature {TEMPERATURE:g}, seed {SEED} and up, at most {TOKENS} tokens"
+        about: Json = {
             "kind": "editscore",
             "passes": self.passes,
-            "decoding": f"temperature {TEMPERATURE:g}, seed {SEED} and up, at most {TOKENS} tokens",
+            "decoding": decoding,
             "texts": self.questions,
-            "numbers": "plain or as strings",  # what `read_numbers` takes: it decides the scores, too
         }
+        about |= {"numbers": "plain or as strings"}  # what `read_numbers` takes
+        return {**self.chat.describe(), **about}
 
     def score(self, sources: Images, edits: Images, instructions: Sequence[str]) -> list[Score]:
         """See `metrics.rewards.RewardJudge`; `detail` has SC, PQ, their numbers and the answers."""
@@ -265,8 +265,7 @@ class Pairwise(RewardJudge):
 
     The model is asked in both orders. The mean of ln P(first) - ln P(second) decides; a preference for a
     position cancels in it. Without probabilities the letters decide; two that disagree are no preference
-    (0.5). `detail` has the letters of both orders.
-    """
+    (0.5). `detail` has the letters of both orders."""
 
     compares = True
 

@@ -1,4 +1,4 @@
-"""Collects all metrics in the table METRICS: ours in the order of the paper's Table 3, then plug-ins.
+"""Collects all metrics in the table METRICS: ours in the order of the paper's Table 3, then the plug-ins'.
 
 A plug-in is a `metrics.Metric` that an installed package names as an entry point of the group "nein.metrics".
 """
@@ -14,8 +14,7 @@ from nein.metrics.base import MetricError
 from nein.metrics.metric import Metric
 
 GROUP = "nein.metrics"
-
-_OURS = {m.name: m for m in (*images.METRICS, *presence.METRICS, *images.OTHER_METRICS)}
+_OURS = {m.name: m for m in (*images.METRICS, *presence.METRICS, *images.OTHER_METRICS)}  # name -> metric
 
 
 class Table(Mapping[str, Metric]):
@@ -32,6 +31,7 @@ class Table(Mapping[str, Metric]):
 
     @cached_property
     def _all(self) -> dict[str, Metric]:
+        """All metrics by name. Raises MetricError for a plug-in that is none, or has a taken name."""
         metrics = dict(_OURS)
         for point in sorted(metadata.entry_points(group=GROUP), key=lambda point: point.name):
             try:

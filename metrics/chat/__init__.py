@@ -1,7 +1,7 @@
 """Interface of chat models: a `Chat` completes `Message`s under a `Sampling` and returns `Completion`s.
 
-`local` runs a model of transformers, `endpoint` asks an OpenAI-compatible server. Judges, multiple choice,
-EditScore and language models all ask through a `Chat`. `nein.models.cached` adds a cache.
+`local` runs a model of transformers, `endpoint` asks an OpenAI-compatible server, `asking` asks both about
+images. Judges, multiple choice, EditScore and language models all use a `Chat`; `nein.models.cached` caches.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Message:
     """One user turn."""
 
     parts: tuple[str | np.ndarray, ...]  # texts and images (H, W, 3) uint8, in order
-    seed: int | None = None  # for a sampled answer
+    seed: int | None = None  # of a sampled answer; None: no seed is sent (a local model takes 0)
 
     @property
     def images(self) -> list[np.ndarray]:
@@ -34,11 +34,11 @@ class Message:
 
 @dataclass(frozen=True)
 class Words:
-    """Words whose probability to begin the answer is requested."""
+    """Words for which a chat returns the probability that the answer begins with them."""
 
     words: tuple[str, ...]
-    any_case: bool = False  # "Yes" and "YES" count as "yes"
-    logs: bool = False  # return natural logarithms instead
+    any_case: bool = False  # whether "Yes" and "YES" count as "yes"
+    logs: bool = False  # whether natural logarithms are returned instead
 
 
 YES_NO = Words(("yes", "no"), any_case=True)
@@ -50,10 +50,10 @@ class Sampling:
 
     max_tokens: int  # of an answer, without thoughts
     temperature: float = 0.0  # 0: greedy
-    top_p: float | None = None  # None: the model's default
-    top_k: int = 0  # 0: the model's default
-    top: Words | None = None  # words whose probabilities are requested
-    form: Mapping[str, Any] | None = None  # JSON schema of the answer, with its name
+    top_p: float | None = None  # None: the server's default; 1 for a local model
+    top_k: int = 0  # of a local model; 0: all tokens
+    top: Words | None = None  # words whose probabilities are requested; None: none are
+    form: Mapping[str, Any] | None = None  # JSON schema of the answer, with its name; None: free text
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,16 @@ class Completion:
     """Answer to one message."""
 
     text: str = ""  # stripped, without thoughts
-    # Word of `Sampling.top` -> probability that the answer begins with it; 0, or None for a logarithm, if a
-    # server does not list it. None: not available, or the first token is a thought.
+    # Word of `Sampling.top` -> probability that the answer begins with it: 0, or None for a logarithm, if a
+    # server does not list it. None in place of the mapping: unknown, or the first token is a thought.
     probabilities: Mapping[str, float | None] | None = None
     tokens: int | None = None  # number generated, without the end of the sequence; a server's own count
-    finished: bool = True  # the model ended it, not the token limit
-    version: str = ""  # model version that a server reports
+    finished: bool = True  # whether the model ended it, not the token limit
+    version: str = ""  # model version that a server reports; "": none
     usage: Mapping[str, int] = field(default_factory=dict)  # tokens by kind, as a server counts them
-    error: BaseException | None = None  # why there is no answer: a NoAnswer, or the model's exception
+    error: BaseException | None = (
+        None  # why there is no answer (None: there is one): a NoAnswer, or any other
+    )
 
 
 class Chat:
@@ -80,7 +82,7 @@ class Chat:
     parameters = 0  # number of weights of a local model
 
     def describe(self) -> Json:
-        """JSON-serializable description of all that decides an answer, except message and sampling."""
+        """Describe, as JSON, all that decides an answer except message and sampling."""
         raise NotImplementedError
 
     def stream(self, messages: Sequence[Message], sampling: Sampling) -> Iterator[tuple[int, Completion]]:
@@ -89,12 +91,12 @@ class Chat:
         raise NotImplementedError
 
     def complete(self, messages: Sequence[Message], sampling: Sampling) -> list[Completion]:
-        """One completion per message, in order."""
+        """Return one completion per message, in order."""
         completions = dict(self.stream(messages, sampling))
         return [completions[index] for index in range(len(messages))]
 
     def usage(self) -> Json:
-        """Tokens, requests and cost of a served model so far; {} for a local one."""
+        """Return tokens, requests and cost of a served model so far; {} for a local one."""
         return {}
 
     def stop(self) -> None:
@@ -105,6 +107,6 @@ _TAG = r"(?:think|thinking|thought|analysis)>"  # "<think>...</think>" before an
 
 
 def strip_thoughts(text: str) -> str | None:
-    """Text after the last closing tag of thoughts; None if thoughts are opened but never closed."""
+    """Return the text after the last closing tag of thoughts; None if they are opened and never closed."""
     answer = re.split(f"</{_TAG}", text, flags=re.IGNORECASE)[-1]
     return None if re.match(rf"\s*<{_TAG}", answer, re.IGNORECASE) else answer

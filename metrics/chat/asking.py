@@ -13,8 +13,8 @@ from nein.metrics.judges.base import Answer, check_batch
 
 
 def open_chat(path_or_id: str, *, batch_size: int = 1, bare: Sequence[str] = (), **options: Any) -> Chat:
-    """Open a served or local image-text model. batch_size, bare: of a local one (`chat.local`). options:
-    `device`, `dtype`, and those of `Endpoint` for a served one. Raises MetricError."""
+    """Open a served or local image-text model. batch_size, bare: for a local one (`chat.local.load_chat`).
+    options: `device`, `dtype`, and those of `Endpoint` for a served one. Raises MetricError."""
     if is_served(path_or_id):
         return endpoint.connect(path_or_id, **options)
     from nein.metrics.chat.local import LocalChat, load_chat
@@ -25,12 +25,12 @@ def open_chat(path_or_id: str, *, batch_size: int = 1, bare: Sequence[str] = (),
 class ChatModel(Described):
     """Base of models that ask a chat for greedy answers of at most `max_new_tokens` tokens."""
 
-    kind = ""  # in `describe()`
-    tokens = 10  # default of `max_new_tokens`
+    kind = ""  # in `describe()`; like the next two, set by subclasses
+    default_tokens = 10  # of `max_new_tokens`
     defaults: ClassVar[Mapping[str, Any]] = {}  # options of `open_chat`, unless given
 
-    def __init__(self, chat: Chat, *, max_new_tokens: int = 0) -> None:
-        self.chat, self.max_new_tokens = chat, max_new_tokens or self.tokens
+    def __init__(self, chat: Chat, *, max_new_tokens: int = 0) -> None:  # 0: the default
+        self.chat, self.max_new_tokens = chat, max_new_tokens or self.default_tokens
         self.concurrent, self.usage, self.stop = chat.concurrent, chat.usage, chat.stop
 
     @classmethod
@@ -53,7 +53,7 @@ class ChatJudge(ChatModel):
     lower bounds, from its 20 likeliest tokens. One unanswered question fails the whole call."""
 
     kind = "vqa"
-    template = "question"
+    template = "question"  # a key of `TEMPLATES`: the bare question
 
     def ask(self, images: Images, questions: Texts) -> list[list[Answer]]:
         """Answer `questions[i]` about `images[i]`, (H, W, 3) uint8. Raises the model's error."""
@@ -65,8 +65,10 @@ class ChatJudge(ChatModel):
         for cell, reply in zip(cells, replies, strict=True):
             if reply.error is not None:
                 raise reply.error
-            if (text := strip_thoughts(reply.text)) is None:
+            text = strip_thoughts(reply.text)
+            if text is None:
                 raise ValueError("the token limit ended within the model's thoughts")
-            p = reply.probabilities or {}  # "yes" and "no" -> probability
-            answers[cell] = Answer(text.strip(), reply.tokens or 0, p.get("yes"), p.get("no"), reply.version)
+            p = reply.probabilities or {}  # "yes" and "no" -> probability; {}: not available
+            count = reply.tokens or 0
+            answers[cell] = Answer(text.strip(), count, p.get("yes"), p.get("no"), version=reply.version)
         return [[answers[i, k] for k in range(len(row))] for i, row in enumerate(questions)]

@@ -39,8 +39,7 @@ class Endpoint(Chat):
     """Chat completions of one model, one request per message.
 
     A parameter that the model refuses is renamed or omitted in later requests (`adapted`). Probabilities are
-    those of the 20 likeliest first tokens. Raises MetricError for values out of range.
-    """
+    those of the 20 likeliest first tokens. Raises MetricError for values out of range."""
 
     def __init__(
         self,
@@ -119,8 +118,7 @@ class Endpoint(Chat):
         """Send a message; when the server refuses a parameter, adapt and send again.
 
         A parameter that the refusal names is omitted in later requests too. If it names none, the request is
-        sent without the first of the optional parts, then without the first two, and so on.
-        """
+        sent without the first of the optional parts, then without the first two, and so on."""
         # The request: fields that it always has, and parts: parameters that are sent or omitted together.
         body = self._write_body(message, images, sampling)
         needed: list[Mapping[str, Any]] = [{"temperature": sampling.temperature}]
@@ -293,8 +291,7 @@ def check_options(reference: str, names: Iterable[str]) -> None:
 
 
 def connect(reference: str, *, device: str = "", dtype: str = "", **options: Any) -> Endpoint:
-    """Open `openai:URL#MODEL` and check it with a request. Ignores device and dtype, which local models
-    take. Raises MetricError."""
+    """Open `openai:URL#MODEL`, checked with a request; device and dtype are ignored. Raises MetricError."""
     url, model = split_endpoint(reference)
     check_options(reference, [name for name in options if name != "spending"])
     endpoint = Endpoint(url, model, **options)

@@ -4,8 +4,8 @@ In this order: comparison of features, control encoders, duals made from a user'
 and `metrics.dual.openclip` load published models. Every dual has
 
     encode(images), encode_text(texts)  -> (N, width) float32, not normalised; sentences are cut at its limit
-    scale, bias   its own score of a pair is scale * cosine + bias: for CLIP the learned temperature and 0,
-                  for SigLIP the logit before the sigmoid
+    scale, bias   of its own score of a pair, scale * cosine + bias. CLIP: the learned temperature and 0;
+                  SigLIP: the score is the logit before the sigmoid
     quick_gelu    whether its networks compute with QuickGELU, as OpenAI's do, in place of GELU
     width, fingerprint, describe()
 """
@@ -24,11 +24,11 @@ from nein.loading.errors import choose, out_of_memory, reason
 from nein.metrics.base import Described, Images, MetricError, check_image, split_chunks
 
 # --- comparison of features ----------------------------------------------------------------
-# In float64: the number of rows compared at once must not decide between equal scores.
+# In float64, so that the number of rows compared at once does not decide between equal scores.
 
 
 def normalise(features: np.ndarray) -> np.ndarray:
-    """Scale rows to length 1, (..., D) -> (..., D) float64; a row of zeros stays one."""
+    """Scale rows (..., D) to length 1, in float64; a row of zeros stays one."""
     x = np.asarray(features, dtype=np.float64)
     # Division by the largest entry first: then scaling the input by a power of two changes no bit.
     largest = np.max(np.abs(x), axis=-1, keepdims=True)  # (..., 1)
@@ -38,8 +38,8 @@ def normalise(features: np.ndarray) -> np.ndarray:
 
 
 def pool(frames: np.ndarray) -> np.ndarray:
-    """Average the features of a video's frames, (F, D) -> (D,) float64, normalised first as in NegBench's
-    video_utils/model.py; a single frame is returned as given."""
+    """Average the features of a video's frames, (F, D) -> (D,) float64. They are normalised first, as in
+    NegBench's video_utils/model.py; a single frame is returned as given."""
     x = np.asarray(frames, dtype=np.float64)
     if x.ndim != 2 or not len(x):
         raise MetricError(f"Frames must be an array of shape (frames, features), not {x.shape}.")
@@ -47,15 +47,13 @@ def pool(frames: np.ndarray) -> np.ndarray:
 
 
 def prepare(features: np.ndarray, kind: str = "normalised") -> np.ndarray:
-    """Features (N, D) as `products` compares them, float64. kind "unnormalised": as in NegBench's first
-    release (README, 2025-03)."""
+    """Make features (N, D) float64 for `products`. "unnormalised": NegBench's first release (2025-03)."""
     choose("kind of features", kind, ("normalised", "unnormalised"))
     return normalise(features) if kind == "normalised" else np.asarray(features, dtype=np.float64)
 
 
 def products(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
-    """Dot products of (..., D) and (..., D): (...) float32, rounded once, so that equal pairs get equal
-    scores everywhere."""
+    """Compute dot products, (..., D) -> (...) float32. Rounded once, equal pairs get equal scores."""
     return (images * texts).sum(-1).astype(np.float32)
 
 
@@ -64,9 +62,9 @@ class ControlEncoder(Described):
     """A baseline that knows nothing. "random": every input has a direction of its own, drawn from the SHA-256
     of seed and content; "constant": one direction for everything, so that all scores tie."""
 
-    scale, bias = 1.0, 0.0
+    scale, bias = 1.0, 0.0  # see the table above
     quick_gelu = False
-    width = 64
+    width = 64  # any would do
 
     def __init__(self, name: str, seed: str = "0") -> None:
         self.name, self.seed = name, seed
@@ -81,7 +79,7 @@ class ControlEncoder(Described):
         return self._draw([b"text:" + text.encode() for text in texts])
 
     def _draw(self, contents: Sequence[bytes]) -> np.ndarray:
-        """Features (N, width) float32 of N inputs."""
+        """Make the features of N inputs, (N, width) float32."""
         features = np.ones((len(contents), self.width), dtype=np.float32)
         if self.name == "random":
             for row, content in zip(features, contents, strict=True):
@@ -103,11 +101,11 @@ class ObjectDual:
     """A dual encoder around a user's object with `encode_image(images: list[PIL.Image.Image]) -> (N, D)` and
     `encode_text(texts: list[str]) -> (N, D)`; one call at a time."""
 
-    scale, bias, quick_gelu = 1.0, 0.0, False
+    scale, bias, quick_gelu = 1.0, 0.0, False  # see the table above
 
     def __init__(self, model: Any, *, name: str, fingerprint: str, batch_size: int = 32) -> None:
         self.model, self.name, self.fingerprint, self.batch_size = model, name, fingerprint, batch_size
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # users' objects are rarely thread-safe
         self.width = 0  # unknown before the first vector
         self.width = self.encode_text(["."]).shape[1]
 
@@ -152,9 +150,10 @@ def fingerprint_object(model: Any) -> str:
     """Digest an object's source code and the weights of the torch modules that it is or holds."""
     import torch
 
-    members = {"": model, **getattr(model, "__dict__", {})}
-    states = {name: part.state_dict() for name, part in members.items() if isinstance(part, torch.nn.Module)}
-    tensors = {f"{name}.{key}": tensor for name, state in states.items() for key, tensor in state.items()}
+    tensors: dict[str, Any] = {}
+    for name, part in {"": model, **getattr(model, "__dict__", {})}.items():  # "": the object itself
+        if isinstance(part, torch.nn.Module):
+            tensors |= {f"{name}.{key}": tensor for key, tensor in part.state_dict().items()}
     return json_digest({"source": source_digest(model), "weights": tensor_digest(tensors)})
 
 
@@ -164,11 +163,12 @@ _ATTRIBUTES = ("encode", "encode_text", "fingerprint", "width", "scale", "bias",
 
 def make_dual(candidate: Any, *, name: str, fingerprint: str, batch_size: int = 32) -> Any:
     """Make a dual encoder from an object with `encode_image` and `encode_text`, (model, processor) of
-    transformers, or (model, transform, tokenizer) of open_clip; a dual is returned as given. Raises
+    transformers, or (model, transform, tokenizer) of open_clip. A dual is returned as given. Raises
     MetricError for anything else."""
     if all(hasattr(candidate, attribute) for attribute in _ATTRIBUTES):
         return candidate
-    model, *parts = candidate if isinstance(candidate, tuple) and candidate else (candidate,)
+    values = candidate if isinstance(candidate, tuple) and candidate else (candidate,)
+    model, parts = values[0], values[1:]
     has_encoders = all(callable(getattr(model, method, None)) for method in ("encode_image", "encode_text"))
     if len(parts) == 1 and hasattr(model, "get_image_features") and hasattr(parts[0], "tokenizer"):
         from nein.metrics.encoders import HubDual

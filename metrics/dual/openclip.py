@@ -1,4 +1,5 @@
-"""Loads models of the library open_clip as dual encoders, and writes checkpoints as its folders (`convert`).
+"""Loads models of the library open_clip as dual encoders (`load`), and writes checkpoints as folders that it
+reads (`convert`). Helpers of both are at the end.
 
 References:
     open_clip:ViT-B-32/openai                     a published tag; QuickGELU if the tag's weights need it
@@ -32,14 +33,13 @@ from nein.metrics.preprocess import map_images
 
 CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
 PREFIX = "open_clip:"
-#: Errors of open_clip, torch and safetensors for weights that do not fit their configuration.
+#: Errors of open_clip, torch and safetensors for weights that do not fit a configuration.
 UNFIT = (*loading.UNREADABLE, TypeError, AttributeError, AssertionError, IndexError, ZeroDivisionError)
 ACTIVATIONS = {"gelu": False, "quickgelu": True}  # name -> whether it is QuickGELU
 
 
 class OpenClipDual(TwoTowers):
-    """A model of open_clip. transform: PIL image -> tensor (3, S, S) float32; tokenizer: list of N sentences
-    -> tensor (N, L) int64."""
+    """A model of open_clip. transform: PIL image -> (3, S, S) float32; tokenizer: N sentences -> (N, L)."""
 
     def __init__(
         self, model: Any, transform: Any, tokenizer: Any, source: loading.Source, batch_size: int
@@ -51,8 +51,8 @@ class OpenClipDual(TwoTowers):
         self.set_properties()
 
     def describe(self) -> Json:
-        preprocess = getattr(self.model.visual, "preprocess_cfg", None) or {}
-        preprocess = {k: list(v) if isinstance(v, tuple) else v for k, v in sorted(preprocess.items())}
+        config = getattr(self.model.visual, "preprocess_cfg", None) or {}
+        preprocess = {k: list(v) if isinstance(v, tuple) else v for k, v in sorted(config.items())}
         about = {"quick_gelu": self.quick_gelu, "preprocess": preprocess}
         library = f"open_clip {version('open_clip_torch')}"
         return loading.describe_model("dual", self.model, self.source, **about, library=library)
@@ -65,8 +65,8 @@ class OpenClipDual(TwoTowers):
         return join_features(features, self.width)
 
     def overlong(self, texts: Sequence[str]) -> list[bool]:
-        """Tell for each sentence whether it has more tokens than the model reads: with one more place, the
-        last token is not padding."""
+        """Tell for each sentence whether it has more tokens than the model reads: if the tokenizer gets room
+        for one more, the last token is then not padding."""
         length = self.tokenizer(["."]).shape[1]
         try:
             padding = self.tokenizer(["."], context_length=length + 1)[0, -1]
@@ -85,19 +85,19 @@ def load(path_or_id: str, *, device: str, dtype: str, batch_size: int = 32) -> O
     open_clip = _import_library()
     name, tag, activation = _split_reference(open_clip, path_or_id)
     is_published = tag is not None and not Path(tag).is_file()
-    published = open_clip.get_pretrained_cfg(name, tag) if is_published else {}
-    quick = ACTIVATIONS.get(activation, bool((published or {}).get("quick_gelu", False)))
+    published = (open_clip.get_pretrained_cfg(name, tag) if is_published else None) or {}
+    quick_gelu = ACTIVATIONS.get(activation, bool(published.get("quick_gelu", False)))
     precision = {"float32": "fp32", "float16": "pure_fp16", "bfloat16": "pure_bf16"}[dtype]
     # open_clip draws random weights first; the global generator is left unchanged.
     with torch.random.fork_rng(devices=[]):
         try:
             model, transform = open_clip.create_model_from_pretrained(
-                name, tag, precision=precision, device=device, force_quick_gelu=quick, weights_only=True
+                name, tag, precision=precision, device=device, force_quick_gelu=quick_gelu, weights_only=True
             )
             tokenizer = open_clip.get_tokenizer(name)
         except UNFIT as error:
             raise MetricError(f"Cannot load '{path_or_id}' with open_clip: {message(error)}") from error
-    hub_tokenizer = getattr(tokenizer, "tokenizer", None)  # of transformers, if it is one
+    hub_tokenizer = getattr(tokenizer, "tokenizer", None)  # that of transformers; None: one of open_clip
     if hub_tokenizer is not None:
         from transformers import PretrainedConfig
 
@@ -106,7 +106,8 @@ def load(path_or_id: str, *, device: str, dtype: str, batch_size: int = 32) -> O
         check_tokenizer(hub_tokenizer, config, path_or_id)
     model.eval().requires_grad_(False)
     folder = name.removeprefix("local-dir:")
-    digest = folder_digest(Path(folder)) if folder != name else tensor_digest(model.state_dict())
+    is_folder = folder != name
+    digest = folder_digest(Path(folder)) if is_folder else tensor_digest(model.state_dict())
     source = loading.Source(path_or_id, None, digest)
     return OpenClipDual(model, transform, tokenizer, source, batch_size)
 
@@ -117,8 +118,7 @@ def check(path_or_id: str) -> None:
 
 
 def origins(path_or_id: str) -> list[Need]:
-    """List the downloads: the repository of the weights, and the configuration and tokenizer of a text tower
-    of transformers. Raises MetricError."""
+    """List the downloads: weights, and the files of a text tower of transformers. Raises MetricError."""
     open_clip = _import_library()
     name, tag, _ = _split_reference(open_clip, path_or_id)
     if name.startswith("hf-hub:"):
@@ -127,20 +127,20 @@ def origins(path_or_id: str) -> list[Need]:
         return []
     repository, _, file = open_clip.get_pretrained_cfg(name, tag)["hf_hub"].rpartition("/")
     weights = (file, f"{file.rpartition('.')[0]}.safetensors") if file else ("open_clip_*",)
-    text = open_clip.get_model_config(name)["text_cfg"]
-    names = dict.fromkeys(text.get(key) for key in ("hf_model_name", "hf_tokenizer_name"))
-    return [Need(repository, files=(*weights, *TEXTS)), *(Need(name, files=TEXTS) for name in names if name)]
+    needs = [Need(repository, files=(*weights, *TEXTS))]
+    text_config = open_clip.get_model_config(name)["text_cfg"]
+    towers = dict.fromkeys(text_config.get(key) for key in ("hf_model_name", "hf_tokenizer_name"))  # distinct
+    return needs + [Need(tower, files=TEXTS) for tower in towers if tower]
 
 
 def convert(source: Path, folder: Path, *, architecture: str, quick_gelu: bool = False) -> dict[str, Any]:
-    """Write a checkpoint as a folder of open_clip with safetensors; return its origin. Raises MetricError.
+    """Write a checkpoint as a folder of open_clip with safetensors; return how. Raises MetricError.
 
-    source        A PyTorch pickle (nothing in it runs) or .safetensors; a state dict, or a training
-                  checkpoint with one (NegCLIP, CoN-CLIP, NegBench), or OpenAI's `clip` (NegationCLIP).
+    source        A PyTorch pickle (nothing in it runs) or .safetensors with a state dict, a training
+                  checkpoint that has one (NegCLIP, CoN-CLIP, NegBench), or OpenAI's `clip` (NegationCLIP).
     architecture  Name in open_clip's table, such as "ViT-B-32", or a JSON file with such a configuration.
     quick_gelu    Whether the weights need QuickGELU. NegBench's released command line names "ViT-B-32",
-                  without it, for all its files.
-    """
+                  without it, for all its files."""
     from safetensors.torch import save_file
 
     open_clip = _import_library()
@@ -148,9 +148,10 @@ def convert(source: Path, folder: Path, *, architecture: str, quick_gelu: bool =
     if quick_gelu:
         config["quick_gelu"] = True
     state = _read_state_dict(source)
+    # Written twice: the library's loader reads the first draft and maps other layouts to its own.
     with loading.new_folder(folder) as draft, torch.random.fork_rng(devices=[]):
         save_file({key: value.clone().contiguous() for key, value in state.items()}, draft / WEIGHTS)
-        try:  # the library's own loader maps other layouts to its own, which is then written
+        try:
             preprocess = asdict(open_clip.transform.PreprocessCfg(size=config["vision_cfg"]["image_size"]))
             described = {"model_cfg": config, "preprocess_cfg": preprocess}
             (draft / CONFIG).write_text(f"{json.dumps(described, indent=2)}\n", encoding="utf-8")
@@ -163,19 +164,19 @@ def convert(source: Path, folder: Path, *, architecture: str, quick_gelu: bool =
 
 
 def _read_state_dict(file: Path) -> dict[str, torch.Tensor]:
-    """Tensors of a checkpoint by name, without DistributedDataParallel's prefix "module."."""
+    """Read the tensors of a checkpoint by name, without DistributedDataParallel's prefix "module."."""
     state = read_checkpoint(file)[0]
-    if isinstance(state, Mapping):  # of a training checkpoint under one of these keys
-        found = [key for key in ("state_dict", "model", "model_state_dict") if key in state]
-        state = state[found[0]] if found else state
+    for key in ("state_dict", "model", "model_state_dict"):  # one of them in a training checkpoint
+        if isinstance(state, Mapping) and key in state:
+            state = state[key]
+            break
     if not isinstance(state, Mapping) or not state or not all(torch.is_tensor(v) for v in state.values()):
         raise MetricError(f"'{file}' has no state dict of tensors.")
     return {str(key).removeprefix("module."): value for key, value in state.items()}
 
 
 def save_tokenizer(config: Mapping[str, Any], folder: Path, source: Path | None = None) -> None:
-    """Save the tokenizer of a text tower of transformers into a model folder, from the folder `source` or the
-    hub."""
+    """Save the tokenizer of a text tower of transformers in `folder`. source: its folder; None: the hub."""
     name = config["text_cfg"].get("hf_tokenizer_name")
     if name:
         from transformers import AutoTokenizer
@@ -192,7 +193,7 @@ def _import_library() -> Any:
 
 
 def _split_reference(open_clip: Any, reference: str) -> tuple[str, str | None, str]:
-    """Split into (model name, tag or file, activation) as open_clip takes them. Raises MetricError."""
+    """Split into (model name, tag or file, activation): None and "" if not given. Raises MetricError."""
     if Path(reference, CONFIG).is_file():
         if not (Path(reference) / WEIGHTS).is_file():
             raise MetricError(f"The model folder '{reference}' has no {WEIGHTS}.")
@@ -200,10 +201,10 @@ def _split_reference(open_clip: Any, reference: str) -> tuple[str, str | None, s
     text = reference.removeprefix(PREFIX)
     if text.startswith("hf-hub:"):
         return text, None, ""
-    text, hash_, activation = text.partition("#")
+    model, hash_, activation = text.partition("#")
     if hash_:
         choose("activation", activation, ACTIVATIONS)
-    name, slash, tag = text.partition("/")
+    name, slash, tag = model.partition("/")
     choose("open_clip architecture", name, sorted(open_clip.list_models()))
     tags = open_clip.list_pretrained_tags_by_model(name)
     if not slash:
@@ -222,7 +223,7 @@ def _split_reference(open_clip: Any, reference: str) -> tuple[str, str | None, s
 
 
 def _read_architecture(open_clip: Any, architecture: str) -> dict[str, Any]:
-    """Configuration by name or from a JSON file. Raises MetricError."""
+    """Find a configuration by name, or read it from a JSON file. Raises MetricError."""
     if architecture.endswith(".json"):
         try:
             config = json.loads(Path(architecture).read_text(encoding="utf-8"))

@@ -1,11 +1,11 @@
-"""Interface of judges, models that answer questions about images: results, prompts, how yes or no is read.
+"""Interface of judges, models that answer questions about images: results, prompts, reading of yes and no.
 
 A judge has `fingerprint`, `describe()` (JSON-serializable) and, by its kind, one method, which takes images,
 (H, W, 3) uint8, and a list of strings per image:
 
     vqa  ask(images, questions) -> list of `Answer` per image; `template` is a key of `TEMPLATES`
     ovd  detect(images, labels, threshold=0.1) -> {label: Detection} per image
-    itm  match(images, texts, head="itm") -> float64 array (texts,) per image; head: "itm" or "itc"
+    itm  match(images, texts, head="itm") -> scores per image, (texts,) float64; head: "itm" or "itc" (cosine)
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Answer:
 
     text: str
     token_count: int  # number of generated tokens, without the end of the sequence
-    p_yes: float | None = None  # probability that the answer begins with "yes" (any case), if available
+    p_yes: float | None = None  # probability that the answer begins with "yes" (any case); None: unknown
     p_no: float | None = None  # likewise "no"
-    version: str = ""  # model version that a server reports
+    version: str = ""  # model version that a server reports; "": none
 
     def __post_init__(self) -> None:
         check_finite(self.p_yes, self.p_no)
@@ -39,7 +39,7 @@ class Detection:
     score: float  # highest over all boxes, in [0, 1]
     count: int  # number of boxes with a score above the threshold
     box: tuple[float, float, float, float]  # the best: (x0, y0, x1, y1) in pixels of the image, not clipped
-    # Highest over the boxes whose best label this is, 0 without any; None: every label has its own boxes.
+    # Highest score over the boxes whose best label this is, 0 without any; None: each label has own boxes.
     named: float | None = None
 
     def __post_init__(self) -> None:
@@ -47,26 +47,27 @@ class Detection:
 
 
 def check_batch(images: Images, strings: Texts, kind: str) -> None:
-    """Raise MetricError for arguments that no judge can take. kind: what the strings are, a plural noun."""
+    """Raise MetricError for arguments that no judge can take. kind: plural noun for the strings."""
     check_images(images, strings, kind)
     for row in strings:
-        if isinstance(row, str) or not all(isinstance(s, str) for s in row):
+        if isinstance(row, str) or not all(isinstance(item, str) for item in row):
             raise MetricError(f"Pass a list of {kind} per image, not {row!r}.")
 
 
 # --- prompts -------------------------------------------------------------------------------
+#: The question whether a caption fits; {caption} is filled in.
 CAPTION = 'Does the caption "{caption}" describe this image? Answer only yes or no'
 
 
 @dataclass(frozen=True)
 class PromptTemplate:
-    """A model's dialogue format, and NeIn's question of presence in it."""
+    """A model's dialogue format, and NeIn's question whether an object is present."""
 
-    wrapper: str  # with {question}, and with <image> where the image goes
+    wrapper: str  # with {question}, and <image> at the image's place
     presence: str = "Does this image contain {object}? Answer only yes or no"  # as in NeIn's VQA scripts
 
     def ask_presence(self, name: str, article: str = "none") -> str:
-        """Prompt that asks for an object. article: "none" ("contain car?") as in NeIn's code, or "a_an"."""
+        """Write the prompt for an object. article: "none" ("contain car?"), as in NeIn's code, or "a_an"."""
         choose("article", article, ("none", "a_an"))
         if article == "a_an":
             name = f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
@@ -79,6 +80,7 @@ class PromptTemplate:
         return self.wrapper.replace("{question}", question)
 
 
+#: Name -> template.
 TEMPLATES = {
     "llava-mistral": PromptTemplate("[INST] <image>\n{question} [/INST]"),
     "llava-vicuna": PromptTemplate(
@@ -91,7 +93,7 @@ TEMPLATES = {
 
 
 def find_template(name: str) -> PromptTemplate:
-    """Template by name. Raises UserError."""
+    """Find a template by name. Raises MetricError."""
     return TEMPLATES[choose("prompt template", name, TEMPLATES)]
 
 
@@ -102,7 +104,7 @@ def paper_says_removed(answer: str) -> bool:
 
 
 def paper_says_present(answer: str) -> bool:
-    """Whether it is "yes" in any case (not "Yes."), as in NeIn's check_obj.py and retention_eval.py."""
+    """Whether the answer is "yes" in any case (not "Yes."), as in NeIn's check_obj.py, retention_eval.py."""
     return answer.strip().lower() == "yes"
 
 

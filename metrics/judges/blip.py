@@ -20,8 +20,8 @@ from nein.metrics.judges.base import check_batch
 
 
 class BlipMatcher(Described):
-    """A `BlipForImageTextRetrieval` (Li et al., arXiv:2201.12086); NeIn uses `Salesforce/blip-itm-large-coco`
-    with the cosine. batch_size: images, or image-text pairs, per forward pass."""
+    """A `BlipForImageTextRetrieval` (Li et al., arXiv:2201.12086). NeIn uses `Salesforce/blip-itm-large-coco`
+    with the cosine. batch_size: images, texts or image-text pairs per forward pass."""
 
     def __init__(
         self, model: Any, image_processor: Any, tokenizer: Any, source: loading.Source, batch_size: int = 16
@@ -41,26 +41,26 @@ class BlipMatcher(Described):
         projected features, without temperature; "itm", probability of a match."""
         check_batch(images, texts, "texts")
         choose("head", head, ("itc", "itm"))
-        fits = [np.zeros(len(row)) for row in texts]
+        scores = [np.zeros(len(row)) for row in texts]
         with_texts = [i for i, row in enumerate(texts) if row]
         with loading.exact():
             features = self._project_texts(texts) if head == "itc" else {}
             for chunk in split_chunks(with_texts, self.batch_size):
                 states = self.encode_images([images[i] for i in chunk])  # (N, 1 + P, width)
                 if head == "itc":
-                    classes = normalize(self.model.vision_proj(states[:, 0]), dim=-1)  # class token: (N, D)
-                    for i, image_features in zip(chunk, classes, strict=True):
+                    projected = normalize(self.model.vision_proj(states[:, 0]), dim=-1)  # class token: (N, D)
+                    for i, image_features in zip(chunk, projected, strict=True):
                         text_features = torch.stack([features[text] for text in texts[i]])  # (texts, D)
-                        fits[i] = (text_features @ image_features).double().cpu().numpy()  # (texts,)
+                        scores[i] = (text_features @ image_features).double().cpu().numpy()  # (texts,)
                     continue
-                # (index in `states`, image, text)
+                # (row of `states`, image, text)
                 pairs = [(n, i, k) for n, i in enumerate(chunk) for k in range(len(texts[i]))]
                 for batch in split_chunks(pairs, self.batch_size):
                     sentences = [texts[i][k] for _, i, k in batch]
                     logits = self.compute_logits(states[[n for n, _, _ in batch]], sentences)  # (N, 2)
                     for (_, i, k), value in zip(batch, logits.softmax(-1)[:, 1].tolist(), strict=True):
-                        fits[i][k] = value
-        return fits
+                        scores[i][k] = value
+        return scores
 
     def _project_texts(self, texts: Texts) -> dict[str, torch.Tensor]:
         """Text -> projected features of length 1, (D,), for all distinct texts."""
@@ -72,19 +72,19 @@ class BlipMatcher(Described):
         return features
 
     def encode_images(self, images: Images) -> torch.Tensor:
-        """Last states of the vision tower for N images, (H, W, 3) uint8: (N, 1 + P, width)."""
+        """Run the vision tower on N images, (H, W, 3) uint8: last states (N, 1 + P, width)."""
         inputs = self.image_processor(list(images), return_tensors="pt", input_data_format="channels_last")
         pixels = inputs["pixel_values"].to(self.model.device, self.model.dtype)
         return self.model.vision_model(pixel_values=pixels).last_hidden_state
 
     def compute_logits(self, states: torch.Tensor, texts: Sequence[str]) -> torch.Tensor:
-        """Logits (N, 2) float32, no match and match, of image states (N, 1 + P, width) and N texts."""
+        """Match image states (N, 1 + P, width) with N texts: logits (N, 2) float32 of no match and match."""
         mask = torch.ones(states.shape[:2], dtype=torch.long, device=states.device)
         fused = self._encode_texts(texts, encoder_hidden_states=states, encoder_attention_mask=mask)
         return self.model.itm_head(fused).float().cpu()
 
     def _encode_texts(self, texts: Sequence[str], **image: torch.Tensor) -> torch.Tensor:
-        """States of the class token, (N, width). image: inputs of the encoder for a fused image."""
+        """Run the text tower: states of the class token, (N, width). image: inputs that fuse an image."""
         limit = int(self.model.config.text_config.max_position_embeddings)
         tokens = self.tokenizer(
             list(texts), padding=True, truncation=True, max_length=limit, return_tensors="pt"
@@ -94,6 +94,7 @@ class BlipMatcher(Described):
 
 
 def load(path_or_id: str, *, batch_size: int = 16, **options: Any) -> BlipMatcher:
+    """Load BLIP. options: those of `loading.load_model`."""
     from transformers import AutoImageProcessor, AutoTokenizer, BlipForImageTextRetrieval
 
     model, source = loading.load_model(BlipForImageTextRetrieval, path_or_id, "blip", **options)

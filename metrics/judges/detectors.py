@@ -33,7 +33,7 @@ class _Detector(Described):
         return loading.describe_model("ovd", self.model, self.source, library=library, **fields)
 
     def check_length(self, label: str, ids: torch.Tensor) -> None:
-        """Raise MetricError for a label of more tokens, `ids` (1, tokens), than the text model can read."""
+        """Raise MetricError if a label's tokens, ids (1, tokens), are more than the text model can read."""
         limit = getattr(getattr(self.model.config, "text_config", None), "max_position_embeddings", None)
         if limit is not None and ids.shape[-1] > limit:
             raise MetricError(f"The label '{label}' has more than the {limit} tokens this detector can read.")
@@ -46,20 +46,20 @@ class Owlv2Detector(_Detector):
 
     pad      Padding of an image to a square. "library": that of the installed transformers (zeros since late
              2025, huggingface/transformers#41938). "gray": 0.5, as for NeIn's numbers.
-    backend  "torchvision" (the default of transformers 5) or "pil" (the SciPy resize of older versions).
-    """
+    backend  Of the processor: "torchvision" (default of transformers 5) or "pil" (older; resize by SciPy)."""
 
     def __init__(
-        self, model: Any, image_processor: Any, tokenizer: Any, source: loading.Source, **options: Any
+        self, model: Any, processor: Any, tokenizer: Any, source: loading.Source, **settings: Any
     ) -> None:
-        super().__init__(model, image_processor, source)
-        self.image_processor, self.tokenizer = image_processor, loading.SharedTokenizer(tokenizer)
-        self.pad, self.backend, self.batch_size = options["pad"], options["backend"], options["batch_size"]
-        self._queries: dict[str, tuple[torch.Tensor, bool]] = {}  # label -> embedding (D,), counts as a query
+        super().__init__(model, processor, source)
+        self.tokenizer = loading.SharedTokenizer(tokenizer)
+        self.pad, self.backend, self.batch_size = settings["pad"], settings["backend"], settings["batch_size"]
+        # Label -> (embedding (D,), whether the model takes it as a query and not as padding).
+        self._queries: dict[str, tuple[torch.Tensor, bool]] = {}
 
     def describe(self) -> Json:
-        size = self.image_processor.size
-        preprocess = f"{type(self.image_processor).__name__}-{size['height']}x{size['width']}"
+        size = self.processor.size
+        preprocess = f"{type(self.processor).__name__}-{size['height']}x{size['width']}"
         return self._describe(preprocess=preprocess, pad=self.pad, backend=self.backend)
 
     def detect(self, images: Images, labels: Texts, threshold: float = 0.1) -> list[dict[str, Detection]]:
@@ -84,20 +84,21 @@ class Owlv2Detector(_Detector):
         """Preprocess N images, (H, W, 3) uint8: network input (N, 3, S, S) float32."""
         options = {"return_tensors": "pt", "input_data_format": "channels_last"}
         if self.pad == "library":
-            return self.image_processor(list(images), **options)["pixel_values"]
+            return self.processor(list(images), **options)["pixel_values"]
         squares = []
         for image in images:  # at the top left of a gray square, like the processor's padding
             height, width = image.shape[:2]
-            square = np.full((max(height, width),) * 2 + (3,), 0.5, np.float32)
+            side = max(height, width)
+            square = np.full((side, side, 3), 0.5, np.float32)
             square[:height, :width] = image.astype(np.float32) * np.float32(1 / 255)
             squares.append(square)
-        return self.image_processor(squares, do_rescale=False, **options)["pixel_values"]
+        return self.processor(squares, do_rescale=False, **options)["pixel_values"]
 
     def _encode_images(self, images: Images) -> tuple[torch.Tensor, torch.Tensor]:
         """Encode N images: (features of boxes (N, P, D), boxes (N, P, 4) relative to the padded square)."""
         pixels = self.pixels(images).to(self.model.device, self.model.dtype)
-        feature_map = self.model.image_embedder(pixel_values=pixels)[0]  # (N, h, w, D)
-        features = feature_map.flatten(1, 2)  # (N, h, w, D) => (N, P, D)
+        feature_map = self.model.image_embedder(pixel_values=pixels)[0]  # (N, rows, columns, D)
+        features = feature_map.flatten(1, 2)  # (N, P, D): one box per row and column
         x, y, w, h = self.model.box_predictor(features, feature_map).float().unbind(-1)  # center and size
         return features, torch.stack([x - w / 2, y - h / 2, x + w / 2, y + h / 2], -1)
 
@@ -117,24 +118,24 @@ class Owlv2Detector(_Detector):
         self, features: torch.Tensor, boxes: torch.Tensor, labels: Texts, threshold: float
     ) -> list[dict[str, Detection]]:
         """Detect every image's distinct labels, at least one. features: (N, P, D); boxes: (N, P, 4)."""
-        count = len(labels)  # N
+        size = len(labels)  # N
         columns = {label: q for q, label in enumerate(dict.fromkeys(itertools.chain(*labels)))}
         embeddings = torch.stack([self._queries[label][0] for label in columns])  # (Q, D)
         valid = torch.tensor([self._queries[label][1] for label in columns], device=features.device)  # (Q,)
         logits, _ = self.model.class_predictor(
-            features, embeddings.expand(count, -1, -1), valid.expand(count, -1)
+            features, embeddings.expand(size, -1, -1), valid.expand(size, -1)
         )  # (N, P, Q)
         detections = []
         for row, image_logits, corners in zip(labels, logits, boxes, strict=True):
             own_logits = image_logits[:, [columns[label] for label in row]]  # (P, L), in the image's order
             scores = torch.sigmoid(own_logits).float()  # (P, L)
             best = scores.max(0)  # values and indices (L,), over boxes; of equal ones the first
-            counts = (scores > threshold).sum(0)  # (L,)
-            fields = (best.values, counts, corners[best.indices], find_named_scores(own_logits))
-            lists = [field.tolist() for field in fields]
+            values, boxes_of_best = best.values.tolist(), corners[best.indices].tolist()  # (L,), (L, 4)
+            counts = (scores > threshold).sum(0).tolist()  # (L,)
+            named = find_named_scores(own_logits).tolist()  # (L,)
             found = {}
-            for label, score, number, box, named in zip(row, *lists, strict=True):
-                found[label] = Detection(score, number, tuple(box), named)
+            for k, label in enumerate(row):
+                found[label] = Detection(values[k], counts[k], box=tuple(boxes_of_best[k]), named=named[k])
             detections.append(found)
         return detections
 
@@ -148,24 +149,22 @@ def find_named_scores(logits: torch.Tensor) -> torch.Tensor:
 
 
 def load_owlv2(
-    path_or_id: str,
-    *,
-    pad: str = "library",
-    backend: str = "torchvision",
-    batch_size: int = 8,
+    path_or_id: str, *, pad: str = "library", backend: str = "torchvision", batch_size: int = 8,
     **options: Any,
-) -> Owlv2Detector:
+) -> Owlv2Detector:  # fmt: skip
+    """Load OWLv2 (see `Owlv2Detector`). options: those of `loading.load_model`."""
     from transformers import AutoImageProcessor, AutoTokenizer, Owlv2ForObjectDetection
 
     choose("pad", pad, ("library", "gray"))
     choose("backend", backend, ("torchvision", "pil"))
     model, source = loading.load_model(Owlv2ForObjectDetection, path_or_id, "owlv2", **options)
-    parts = source.load_part(AutoImageProcessor, backend=backend), source.load_part(AutoTokenizer), source
-    return Owlv2Detector(model, *parts, pad=pad, backend=backend, batch_size=batch_size)
+    processor = source.load_part(AutoImageProcessor, backend=backend)
+    settings = {"pad": pad, "backend": backend, "batch_size": batch_size}
+    return Owlv2Detector(model, processor, source.load_part(AutoTokenizer), source, **settings)
 
 
 # --- other detectors -----------------------------------------------------------------------
-#: Model types that take a phrase with a full stop, and give logits per text token.
+#: Model types that take a phrase with a full stop, and return a logit per box and text token.
 GROUNDED = ("grounding-dino", "mm-grounding-dino")
 
 
@@ -186,11 +185,12 @@ class ZeroShotDetector(_Detector):
     def detect(self, images: Images, labels: Texts, threshold: float = 0.1) -> list[dict[str, Detection]]:
         """See `Owlv2Detector`."""
         check_batch(images, labels, "labels")
-        pairs = zip(images, labels, strict=True)
+        rows = [list(dict.fromkeys(row)) for row in labels]  # distinct
         with loading.exact():
-            return [self._detect(image, list(dict.fromkeys(row)), threshold) for image, row in pairs]
+            return [self._detect(image, row, threshold) for image, row in zip(images, rows, strict=True)]
 
     def _detect(self, image: np.ndarray, labels: Sequence[str], threshold: float) -> dict[str, Detection]:
+        """Detect distinct labels in one image."""
         outputs = [self._run(image, label) for label in labels]  # (logits (P,), boxes (P, 4)) per label
         named: list[float | None] = [None] * len(outputs)
         if outputs and not self.is_grounded:  # Grounding DINO's boxes differ between labels

@@ -31,23 +31,23 @@ TokenIds = tuple[int, ...]
 
 
 class _Job(NamedTuple):
-    """Prompts about one image with a common prefix."""
+    """Prompts about one image that share a prefix."""
 
-    image: int  # its index
+    image: int  # index of the image
     pixels: torch.Tensor  # (1, tiles, 3, S, S), padded to the most tiles of its batch
     size: torch.Tensor  # (1, 2): height and width
     prefix: TokenIds
-    suffixes: dict[str, TokenIds]  # prompt -> what follows the prefix
+    suffixes: dict[str, TokenIds]  # prompt -> ids after the prefix
 
 
 class LlavaNextJudge(LocalChat, Described):
     """Judge on a `LlavaNextForConditionalGeneration`: greedy answers of at most `max_new_tokens` tokens.
-    `batch_size` prefixes go through the model at once, and twice as many questions."""
+    `batch_size` prefixes go through the model at once, and twice as many questions, which are short."""
 
     max_new_tokens = 10
 
     def __init__(self, *parts: Any, template: str, quantization: str, batch_size: int) -> None:
-        super().__init__(*parts)
+        super().__init__(*parts)  # model, processor, source
         self.template, self.quantization, self.batch_size = template, quantization, batch_size
         self._token_counts: dict[tuple[int, ...], int] = {}  # (H, W) -> number of image tokens
         # Newer versions of transformers call the parameter "cache".
@@ -55,17 +55,14 @@ class LlavaNextJudge(LocalChat, Described):
         self._cache_name = "cache" if "cache" in parameters else "past_key_values"
         self._image_id = int(self.model.config.image_token_id)
         self._image_word = self._tokenizer.convert_ids_to_tokens(self._image_id)
-        self._yes, self._no = yes_no_tokens(self._tokenizer).values()
+        self._first_tokens = yes_no_tokens(self._tokenizer)  # "yes" and "no" -> ids
 
     def describe(self) -> Json:
-        return {
-            **super().describe(),
-            "kind": "vqa",
-            "decoding": f"greedy, at most {self.max_new_tokens} tokens",
-            "preprocess": type(self.processor.image_processor).__name__,
-            "template": self.template,
-            "quantization": self.quantization,
-        }
+        decoding = f"greedy, at most {self.max_new_tokens} tokens"
+        preprocess = type(self.processor.image_processor).__name__
+        about = {"kind": "vqa", "decoding": decoding, "preprocess": preprocess}
+        about |= {"template": self.template, "quantization": self.quantization}
+        return {**super().describe(), **about}
 
     def ask(self, images: Images, questions: Texts) -> list[list[Answer]]:
         """Answer `questions[i]`, full prompts about `images[i]`, (H, W, 3) uint8. Raises MetricError for a
@@ -83,6 +80,7 @@ class LlavaNextJudge(LocalChat, Described):
 
     def _split_prompts(self, images: Images, questions: Texts) -> list[_Job]:
         """Split the prompts about every image into common prefixes and suffixes."""
+        # Token ids of every prompt, split at the image.
         heads: dict[str, TokenIds] = {}  # prompt -> ids before the image
         tails: dict[str, TokenIds] = {}  # prompt -> ids after the image
         for prompt in dict.fromkeys(itertools.chain(*questions)):
@@ -90,19 +88,20 @@ class LlavaNextJudge(LocalChat, Described):
                 ids = tuple(self._tokenizer(prompt)["input_ids"])
             index = ids.index(self._image_id)
             heads[prompt], tails[prompt] = ids[:index], ids[index + 1 :]
-        # Length of the beginning that all tails share. A suffix needs at least one token: its logits are the
-        # answer's.
-        columns = zip(*tails.values(), strict=False)
-        common = list(itertools.takewhile(lambda column: len(set(column)) == 1, columns))
-        shared = min(len(common), min(map(len, tails.values()), default=1) - 1)
+        # Length of the beginning that all tails share, but one token less than a tail: its logits answer.
+        limit = min(map(len, tails.values()), default=1) - 1
+        shared = 0
+        while shared < limit and len({tail[shared] for tail in tails.values()}) == 1:
+            shared += 1
 
+        # One job per image and head.
         jobs = []
         for rows in split_chunks([i for i, row in enumerate(questions) if row], self.batch_size):
             inputs = self.processor.image_processor([images[i] for i in rows], **_PIXEL_OPTIONS)
             for k, i in enumerate(rows):
                 pixels, size = inputs["pixel_values"][k : k + 1], inputs["image_sizes"][k : k + 1]
                 image_ids = [self._image_id] * self._count_image_tokens(images[i])
-                by_head: dict[TokenIds, list[str]] = {}  # a prefix needs the same beginning, too
+                by_head: dict[TokenIds, list[str]] = {}  # head -> prompts: only these share a prefix
                 for prompt in questions[i]:
                     by_head.setdefault(heads[prompt], []).append(prompt)
                 for head, prompts in by_head.items():
@@ -112,6 +111,7 @@ class LlavaNextJudge(LocalChat, Described):
         return jobs
 
     def _count_image_tokens(self, image: np.ndarray) -> int:
+        """Count the tokens that the processor makes of an image; its size decides."""
         size = image.shape[:2]
         if size not in self._token_counts:
             encoded = self.processor(images=image, text=self._image_word, **_PIXEL_OPTIONS)
@@ -121,8 +121,8 @@ class LlavaNextJudge(LocalChat, Described):
     def _answer_group(self, jobs: Sequence[_Job]) -> Iterator[tuple[tuple[int, str], Answer]]:
         """Yield ((image, prompt), answer), in batches of equal suffix length: padding changes answers."""
         layers: Any = self._run_prefixes(jobs).layers
-        pairs = [(row, prompt) for row, job in enumerate(jobs) for prompt in job.suffixes]
-        for batch in group_by(pairs, lambda pair: len(jobs[pair[0]].suffixes[pair[1]]), 2 * self.batch_size):
+        lengths = {(row, p): len(ids) for row, job in enumerate(jobs) for p, ids in job.suffixes.items()}
+        for batch in group_by(list(lengths), lambda pair: lengths[pair], 2 * self.batch_size):
             rows = torch.tensor([row for row, _ in batch], device=self.model.device)  # (B,) row of the prefix
             # Keys and values: (N, heads, prefix, d) => (B, heads, prefix, d).
             repeated = DynamicCache([(layer.keys[rows], layer.values[rows]) for layer in layers])
@@ -130,16 +130,19 @@ class LlavaNextJudge(LocalChat, Described):
             inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), self._cache_name: repeated}
             produced, logits = self.generate(inputs, self.max_new_tokens)
             first = logits.softmax(-1)  # (B, V) probabilities of the first token
-            all_yes = first[:, self._yes].sum(-1).tolist()  # (B,)
-            all_no = first[:, self._no].sum(-1).tolist()  # (B,)
-            for (row, prompt), ids_of, p_yes, p_no in zip(batch, produced, all_yes, all_no, strict=True):
-                yield (jobs[row].image, prompt), Answer(self.decode_ids(ids_of), len(ids_of), p_yes, p_no)
+            p_yes = first[:, self._first_tokens["yes"]].sum(-1).tolist()  # (B,)
+            p_no = first[:, self._first_tokens["no"]].sum(-1).tolist()  # (B,)
+            for b, (row, prompt) in enumerate(batch):
+                text, count = self.decode_ids(produced[b]), len(produced[b])
+                yield (jobs[row].image, prompt), Answer(text, count, p_yes=p_yes[b], p_no=p_no[b])
 
     def _run_prefixes(self, jobs: Sequence[_Job]) -> DynamicCache:
-        """Run N prefixes of one length; returns their key-value cache."""
-        tiles = max(job.pixels.shape[1] for job in jobs)
-        # Every image is padded to as many tiles: (1, tiles, 3, S, S). `pad` counts from the last axis.
-        pixels = [torch.nn.functional.pad(j.pixels, (*[0] * 7, tiles - j.pixels.shape[1])) for j in jobs]
+        """Run N prefixes of one length; return their key-value cache."""
+        most = max(job.pixels.shape[1] for job in jobs)
+        pixels = []  # (1, most, 3, S, S) each
+        for job in jobs:
+            missing = job.pixels.new_zeros((1, most - job.pixels.shape[1], *job.pixels.shape[2:]))  # tiles
+            pixels.append(torch.cat([job.pixels, missing], 1))
         ids = torch.tensor([job.prefix for job in jobs], device=self.model.device)  # (N, prefix)
         output = self.model(
             input_ids=ids,

@@ -55,7 +55,7 @@ def test_decisions_scores_and_boxes_equal_the_pipeline_for_every_label_alone(jud
 def test_a_picture_of_few_rows_is_not_taken_for_one_of_few_channels(rows, models, owlv2, blip, llava):
     image = picture(1, 40, rows)
     for processor, pixels in (
-        (owlv2.image_processor, owlv2.pixels([image])),
+        (owlv2.processor, owlv2.pixels([image])),
         (llava.processor.image_processor, llava._split_prompts([image], [["<image>\nA car?"]])[0].pixels),
     ):
         shown = processor(Image.fromarray(image), return_tensors="pt")["pixel_values"]
@@ -86,7 +86,7 @@ def test_gray_padding_is_half_and_matters_only_where_a_picture_is_not_square(mod
     # 48 pixels is the model's size: a 48x30 picture is padded and not resized, its last rows are the padding.
     wide = picture(3, 48, 30)
     grey, plain = (d.pixels([wide])[0] for d in (gray, black))
-    processor = gray.image_processor
+    processor = gray.processor
     mean, std = (torch.tensor(x).view(3, 1) for x in (processor.image_mean, processor.image_std))
     for pixels, value in ((grey, 0.5), (plain, 0.0)):
         np.testing.assert_allclose(pixels[:, 40], ((value - mean) / std).expand(3, 48), atol=1e-5)

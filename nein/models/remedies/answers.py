@@ -39,14 +39,14 @@ def _remove_denial(question: ChoiceQuestion, wording: str) -> ChoiceQuestion:
     if (text := remove_denial(question.question)) is None:
         return question
     prompt = write_prompt(wording, text, question.texts)
-    return ChoiceQuestion(prompt, question.options, text, question.texts)
+    return ChoiceQuestion(prompt, question.option_count, text, question.texts)
 
 
 def _swap_options(reply: Reply, question: ChoiceQuestion) -> Reply:
     """The reply that takes the other of two options; `metrics.letters` reads the letter of a text."""
     if reply.error:
         return reply
-    if question.options != 2:
+    if question.option_count != 2:
         return Reply(error=NOT_TWO)
     letter, _, _ = parse(reply.text or "", list(question.texts), "fixed")
     text = reply.text if letter is None else LETTERS[1 - LETTERS.index(letter)]
@@ -74,7 +74,7 @@ def _make_pair_consistent(
     first: Reply, second: Reply, question: ChoiceQuestion, scorings: Scorings
 ) -> list[Reply]:
     """Two replies, to the question and its negation."""
-    failure = first.error or second.error or ("" if question.options == 2 else NOT_TWO)
+    failure = first.error or second.error or ("" if question.option_count == 2 else NOT_TWO)
     # Log-probabilities of the letters A and B: p of the question, q of its negation
     p = [-math.inf if value is None else value for value in first.logprobs or ()]
     q = [-math.inf if value is None else value for value in second.logprobs or ()]
