@@ -105,7 +105,6 @@ class ChatChoices(ChatModel):
     """Multiple choice by a chat model: greedy answers, and log-probabilities of the letters as first token
     (for a served model only among the 20 likeliest). An unanswered question gets a reply with its error."""
 
-    # For `ChatModel`:
     kind = "choice"
     default_tokens = 16
     defaults: ClassVar = {"batch_size": 8, "bare": ("instructblip",)}
@@ -228,9 +227,8 @@ class FunctionChoices:
         try:
             inspect.signature(function).bind(None, None, None)
         except (TypeError, ValueError):
-            raise MetricError(
-                f"{name} does not take (image, question, options); define answer(image, question, options)"
-            ) from None
+            advice = "define answer(image, question, options)"
+            raise MetricError(f"{name} does not take (image, question, options); {advice}") from None
         self.function, self.name, self.fingerprint = function, name, fingerprint
         self._lock = threading.Lock()  # users' functions are rarely thread-safe
 

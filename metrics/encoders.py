@@ -3,8 +3,7 @@
 `metrics.models` picks the loader. In this order: two-tower models (CLIP, SigLIP, ...), DINO's ViT, the
 Inception network of FID, LPIPS (which gives distances instead), sentence transformers.
 
-Axes: N images or texts, S x S pixels, L tokens of a text, T tokens of an image, D features (`width`), C
-channels of a feature map of h x w.
+Axes: N images or texts, S x S pixels, L tokens of a text, T tokens of an image, D features (`width`).
 """
 
 from __future__ import annotations
@@ -364,7 +363,7 @@ class LpipsNetwork(Described):
         x = self.module.scaling_layer(x.to(self._parameter.dtype) / 127.5 - 1)  # N 3 H W
         total: Any = 0
         for level, features in enumerate(self.module.net(x)):
-            unit = lpips.normalize_tensor(features)  # N C h w, of length 1 along C
+            unit = lpips.normalize_tensor(features)  # N C h w, of length 1 along the channels C
             squared = (unit[targets:] - unit[:targets][target_of]) ** 2  # n C h w
             weighted = self.module.lins[level](squared) if self.module.lpips else squared
             total = total + weighted.sum(1).mean((1, 2)).double()  # (n,)

@@ -106,7 +106,6 @@ def compute_fid(
 # --- known objects ---------------------------------------------------------------------------------------
 #: Squared color difference per pixel (three channels in [0, 1]) below which an object does not stand out.
 _MIN_CONTRAST = 0.015
-#: Limits of `measure_presence`.
 INTACT = 0.7  # least presence of an intact object
 GONE = 1 - INTACT  # largest presence of a removed object; in between it is neither
 

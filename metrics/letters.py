@@ -89,7 +89,6 @@ def read_vlmevalkit(answer: str, options: Sequence[str | None]) -> Letter:
     answer. Else it is the only option whose text occurs in the answer (any case, also inside a word). A "Z"
     without a letter, and four sentences of refusal, choose nothing. Quirks kept: "A" as an article counts as
     the letter, and a lower-case letter does not.
-
     Source: https://github.com/open-compass/VLMEvalKit, vlmeval/utils/matching_util.py at commit 0f27427e of
     25 May 2025, days before NegVQA."""
     texts = {letter: text for letter, text in zip(LETTERS, options, strict=False) if text is not None}

@@ -108,9 +108,8 @@ def load_model(
     path_or_id, revision = check_folder(reference)
     is_folder = Path(path_or_id).is_dir()
     if model_type is not None and (actual := read_model_type(reference)) != model_type:
-        raise MetricError(
-            f"'{path_or_id}' is of type '{actual}'; {cls.__name__} needs a checkpoint of type '{model_type}'."
-        )
+        needed = f"{cls.__name__} needs a checkpoint of type '{model_type}'"
+        raise MetricError(f"'{path_or_id}' is of type '{actual}'; {needed}.")
     # transformers draws missing weights at random; the global generator is left unchanged.
     with torch.random.fork_rng(devices=[]), hide_progress(is_folder):
         options |= {"revision": revision, "use_safetensors": True, "dtype": torch_type}

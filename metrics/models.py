@@ -114,9 +114,8 @@ def load_plugin(path_or_id: str, *, kind: str, **options: Any) -> Any:
         try:
             inspect.signature(plugin).bind(**options)
         except (TypeError, ValueError):
-            raise MetricError(
-                f"'{path_or_id}' is neither a judge nor a function of {', '.join(options)} that makes one."
-            ) from None
+            function = f"a function of {', '.join(options)} that makes one"
+            raise MetricError(f"'{path_or_id}' is neither a judge nor {function}.") from None
         judge = plugin(**options)
     needed = ["fingerprint", "describe", METHODS[kind]] + (["template"] if kind == "vqa" else [])
     if missing := [name for name in needed if not hasattr(judge, name)]:

@@ -84,7 +84,7 @@ class JudgedBatch:
             asked_again.append([word for word in replies if word in seen or word in evidence])
 
         # The edits: the denied object, and the objects seen in the sample.
-        scores_removal = not {*self.batch.names}.isdisjoint(_REMOVAL[self.kind])
+        scores_removal = any(name in _REMOVAL[self.kind] for name in self.batch.names)
         denied = [[pair.object] if scores_removal else [] for pair in pairs]
         edits = [pair.edited for pair in pairs]
         if self.kind == "ovd":  # transformers' detection pipeline rotates images by EXIF
@@ -137,7 +137,7 @@ class JudgedBatch:
         """Yield word -> reply per image. Raises the judge's error."""
         if self.kind == "ovd":
             for detections in self.judge.detect(images, words, self.settings.threshold):
-                replies = {}
+                replies: dict[str, Reply] = {}
                 for word, found in detections.items():
                     replies[word] = {"score": found.score, "box": [round(x, 2) for x in found.box]}
                 yield replies
@@ -306,8 +306,7 @@ def caption_objects(
     protocol  "paper": the root of every noun chunk as written, pronouns and repetitions included ("A couple
               of dogs and their frisbee; it is red" -> couple, dogs, frisbee, it). "fixed": nouns only, as
               lower-case lemmas with their compound ("fire hydrant"), each once, without `NOT_OBJECTS`.
-    excluded  One object per caption, dropped under "fixed".
-
+    excluded  One object per caption, dropped under "fixed"; None: none is.
     Source: NeIn (CVPRW 2025), section 4; https://github.com/tanbuinhat/NeIn, check_obj.py."""
     choose("protocol", protocol, ("paper", "fixed"))
     excluded = [""] * len(captions) if excluded is None else excluded

@@ -130,13 +130,8 @@ class EditScore(RewardJudge):
 
     def describe(self) -> Json:
         decoding = f"temperature {TEMPERATURE:g}, seed {SEED} and up, at most {TOKENS} tokens"
-        about: Json = {
-            "kind": "editscore",
-            "passes": self.passes,
-            "decoding": decoding,
-            "texts": self.questions,
-        }
-        about |= {"numbers": "plain or as strings"}  # what `read_numbers` takes
+        about: Json = {"kind": "editscore", "passes": self.passes, "decoding": decoding}
+        about |= {"texts": self.questions, "numbers": "plain or as strings"}  # as `read_numbers` takes them
         return {**self.chat.describe(), **about}
 
     def score(self, sources: Images, edits: Images, instructions: Sequence[str]) -> list[Score]:
@@ -207,17 +202,15 @@ def load_editscore(path_or_id: str, *, passes: int = 1, **options: Any) -> EditS
     folder = expand_user(path_or_id)
     is_adapter = (folder / ADAPTER).is_file()
     chat = _load_adapter(folder, **options) if is_adapter else open_chat(path_or_id, **options)
-    if not (folder / AUTHORS_FILE).is_file():
-        return EditScore(chat, passes=passes)
-    return EditScore(chat, passes=passes, questions=_read_questions(folder / AUTHORS_FILE))
+    file = folder / AUTHORS_FILE
+    questions = _read_questions(file) if file.is_file() else OWN_QUESTIONS
+    return EditScore(chat, passes=passes, questions=questions)
 
 
 def _read_questions(file: Path) -> dict[str, str]:
     """Read SC and PQ -> question from string constants of the authors' file; it is parsed, not run."""
-    names = (
-        "_context_no_delimit_reasoning_first", "_prompts_0shot_two_image_edit_rule",
-        "_prompts_0shot_tie_rule_SC", "_prompts_0shot_rule_PQ",
-    )  # fmt: skip
+    rules = [f"_prompts_0shot_{rule}" for rule in ("two_image_edit_rule", "tie_rule_SC", "rule_PQ")]
+    names = ["_context_no_delimit_reasoning_first", *rules]
     try:
         assignments = [line for line in ast.parse(file.read_bytes()).body if isinstance(line, ast.Assign)]
         values = {ast.unparse(line.targets[0]): line.value for line in assignments}  # name -> constant

@@ -1,8 +1,7 @@
 """Asks chat models behind an OpenAI-compatible endpoint: vLLM, SGLang, Ollama, hosted services.
 
 A reference is `openai:URL#MODEL`, such as `openai:http://localhost:8000/v1#Qwen/Qwen2.5-VL-7B-Instruct`.
-`connect` opens one; the checks of references stand with it at the end. The API key comes from the
-environment (`nein.loading.service.KEYS`) and appears in requests only.
+`connect` opens one. The API key comes from the environment (`service.KEYS`) and appears in requests only.
 """
 
 from __future__ import annotations
@@ -59,8 +58,7 @@ class Endpoint(Chat):
         self.service = Service(url, model, **service)
         self.model, self.concurrent = model, self.service.concurrency
         self.detail, self._thinking = detail, thinking_tokens
-        #: Refused parameter -> its other name, or "" if it is omitted.
-        self.adapted: dict[str, str] = {}
+        self.adapted: dict[str, str] = {}  # refused parameter -> its other name; "": it is omitted
         self._lock = threading.Lock()  # for the counts below: threads answer at once
         self._versions: Counter[str] = Counter()  # model version -> number of answers
         self._silent = 0  # unanswered requests in a row
@@ -148,8 +146,7 @@ class Endpoint(Chat):
             except NoAnswer as error:
                 if not error.of_a_part:
                     raise
-                # Refused parameter -> what is added to `adapted`.
-                changes = {"max_tokens": {"max_tokens": "max_completion_tokens"}}
+                changes = {"max_tokens": {"max_tokens": "max_completion_tokens"}}  # refused -> for `adapted`
                 for part in known:
                     for key in part:
                         changes[key] = dict.fromkeys(part, "")

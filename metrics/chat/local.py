@@ -1,7 +1,6 @@
 """Loads and runs chat models of transformers, for text alone or for text and images (`LocalChat`).
 
-After the class: the tokens that begin an answer, chat templates, loading. One message is one user turn.
-Shapes: N messages of a batch, V tokens of the vocabulary.
+One message is one user turn. Shapes: N messages of a batch, V tokens of the vocabulary.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Loads models of the library open_clip as dual encoders (`load`), and writes checkpoints as folders that it
-reads (`convert`). Helpers of both are at the end.
+"""Loads models of the library open_clip as dual encoders, and writes checkpoints as its folders (`convert`).
 
 References:
     open_clip:ViT-B-32/openai                     a published tag; QuickGELU if the tag's weights need it
@@ -208,13 +207,11 @@ def _split_reference(open_clip: Any, reference: str) -> tuple[str, str | None, s
     choose("open_clip architecture", name, sorted(open_clip.list_models()))
     tags = open_clip.list_pretrained_tags_by_model(name)
     if not slash:
-        raise MetricError(
-            f"'{reference}' names no weights; pass {PREFIX}{name}/TAG, TAG one of {', '.join(tags)}."
-        )
+        advice = f"pass {PREFIX}{name}/TAG, TAG one of {', '.join(tags)}"
+        raise MetricError(f"'{reference}' names no weights; {advice}.")
     if Path(tag).suffix in (".pt", ".pth", ".bin", ".ckpt"):
-        raise MetricError(
-            f"'{tag}' is a pickle; first nein negbench convert --architecture {name} {tag} FOLDER."
-        )
+        command = f"nein negbench convert --architecture {name} {tag} FOLDER"
+        raise MetricError(f"'{tag}' is a pickle; first {command}.")
     if Path(tag).suffix != ".safetensors":
         choose(f"tag of {name}", tag, tags)
     elif not Path(tag).is_file():

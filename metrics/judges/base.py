@@ -55,7 +55,6 @@ def check_batch(images: Images, strings: Texts, kind: str) -> None:
 
 
 # --- prompts -------------------------------------------------------------------------------
-#: The question whether a caption fits; {caption} is filled in.
 CAPTION = 'Does the caption "{caption}" describe this image? Answer only yes or no'
 
 
@@ -80,7 +79,6 @@ class PromptTemplate:
         return self.wrapper.replace("{question}", question)
 
 
-#: Name -> template.
 TEMPLATES = {
     "llava-mistral": PromptTemplate("[INST] <image>\n{question} [/INST]"),
     "llava-vicuna": PromptTemplate(

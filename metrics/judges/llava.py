@@ -167,9 +167,8 @@ def load(
     choose("prompt template", template, TEMPLATES)
     if quantization == "bnb-fp4":
         if importlib.util.find_spec("bitsandbytes") is None:
-            raise MetricError(
-                "Quantization 'bnb-fp4' needs bitsandbytes: pip install -e '.[quantized]', or choose 'none'."
-            )
+            advice = "pip install -e '.[quantized]', or choose 'none'"
+            raise MetricError(f"Quantization 'bnb-fp4' needs bitsandbytes: {advice}.")
         four_bit = BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_quant_type="fp4", bnb_4bit_compute_dtype=torch_dtype(options["dtype"])
         )
