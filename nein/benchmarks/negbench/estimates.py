@@ -53,16 +53,15 @@ def make_estimates(table: ScoreTable, rates: Rates | None = None) -> pd.DataFram
     """Every estimate of a table, by task and wording. rates: the judge's calibrated error, if it has one."""
     figures = []
     for (task, variant), part in table.groups("task", "variant"):
-        parts = (
-            _estimate_retrieval(part),
-            _estimate_judged(part, rates),
-            _estimate_choices(part),
-            _estimate_groups(part),
-            _estimate_minimal_pairs(part),
-        )
-        rows = [row for estimates in parts for row in estimates]
-        control = table.where(task=f"{task}{AFFIRMED}", variant=variant or None)
-        control, own = control.where(metric="accuracy").scored, part.where(metric="accuracy").scored
+        rows = [
+            *_estimate_retrieval(part),
+            *_estimate_judged(part, rates),
+            *_estimate_choices(part),
+            *_estimate_groups(part),
+            *_estimate_minimal_pairs(part),
+        ]
+        control = table.where(task=f"{task}{AFFIRMED}", variant=variant or None, metric="accuracy").scored
+        own = part.where(metric="accuracy").scored
         if len(control) and len(own):
             rows.append(_subtract_means(control, own, metric="drop", type="all"))
         figures += [{"task": task, "variant": variant, **row} for row in rows]
@@ -73,8 +72,8 @@ def _subtract_means(first: ScoreTable, second: ScoreTable, **labels: Any) -> Row
     """The estimate of the first table's mean minus the second's."""
     first_values = dict(zip(first.frame["id"], first.values, strict=True))
     second_values = dict(zip(second.frame["id"], second.values, strict=True))
-    source_of = dict(zip(first.frame["id"], first.clusters, strict=True))
-    source_of.update(zip(second.frame["id"], second.clusters, strict=True))
+    ids = [*first.frame["id"], *second.frame["id"]]
+    source_of = dict(zip(ids, [*first.clusters, *second.clusters], strict=True))
     difference = statistics.difference_of_means(first_values, second_values, source_of)
     return figure(difference, unit="points", **labels)
 
@@ -101,21 +100,26 @@ def _pair_gap(original: ScoreTable, negated: ScoreTable) -> tuple[Estimate | Non
 
     If an item has as many captions of either kind, its k-th captions are a pair, which counts if both are
     scored. Otherwise (a paraphrase was lost) all of its scored captions count, paired by image alone."""
+    # A row per caption; side: 0 original, 1 negated.
     sides = []
     for index, side in enumerate((original, negated)):
         # Both have the same categories, so equal codes are equal items.
         item = side.frame["item"].cat.codes.to_numpy(np.int64)
         columns = {"side": index, "item": item, "source": side.clusters, "value": side.values}
         sides.append(pd.DataFrame(columns))
-    rows = pd.concat(sides, ignore_index=True)  # a row per caption
+    rows = pd.concat(sides, ignore_index=True)
     rows["pair"] = rows.groupby(["side", "item"]).cumcount() * 2**32 + rows["item"]  # (k, item) as one int64
+
+    # The rows that count.
     counts = rows.groupby(["item", "side"]).size().unstack(fill_value=0)  # (items, 2) captions of each kind
-    is_balanced, is_unscored = rows["item"].map(counts[0] == counts[1]), rows["value"].isna()
+    is_balanced = rows["item"].map(counts[0] == counts[1])
+    is_unscored = rows["value"].isna()
     has_unscored_twin = is_unscored.groupby(rows["pair"]).transform("any")
     rows = rows[~is_unscored & ~(is_balanced & has_unscored_twin)]
     rows = rows[rows.groupby("item")["side"].transform("nunique") == 2]
     scored_counts = rows.groupby(["item", "side"]).size().unstack()  # (items, 2)
-    n, total = (int(captions.max(axis=1).sum()) for captions in (scored_counts, counts))
+    n, total = int(scored_counts.max(axis=1).sum()), int(counts.max(axis=1).sum())  # pairs
+
     halves = (rows[rows["side"] == index] for index in (0, 1))
     originals, negations = (dict(zip(half["pair"], half["value"], strict=True)) for half in halves)
     source_of = dict(zip(rows["pair"], rows["source"], strict=True))
@@ -142,15 +146,15 @@ def _estimate_judged(table: ScoreTable, rates: Rates | None) -> Figures:
                 yield {**row, "low": corrected.low, "high": corrected.high, "refused": corrected.refused}
 
         # Paired by query: the share of images without the object, negated minus original caption.
-        sides = []  # query -> source and share; NaN if a verdict is missing
+        sides = []  # per kind: query -> source and share; NaN if a verdict is missing
         for kind in (NEGATED, ORIGINAL):
             verdicts = table.where(metric=f"without@{k}", kind=kind)
             rows = verdicts.frame.assign(item=verdicts.frame["item"].cat.codes, source=verdicts.clusters)
             by_query = rows.groupby("item", sort=False)
             is_incomplete = by_query["value"].apply(lambda values: values.isna().any())
             sides.append(by_query.agg({"source": "first", "value": "mean"}).mask(is_incomplete))
-        pairs = sides[0].join(sides[1], how="inner", rsuffix="_other").dropna()
-        differences = (pairs["value"] - pairs["value_other"]).to_numpy()  # (queries,) in [-1, 1]
+        pairs = sides[0].join(sides[1], how="inner", rsuffix="_original").dropna()
+        differences = (pairs["value"] - pairs["value_original"]).to_numpy()  # (queries,) in [-1, 1]
         avoided = statistics.bounded_mean(differences, pairs["source"].tolist(), -1.0, 1.0)
         if avoided is not None:
             yield figure(avoided, unit="points", metric=f"avoided@{k}", direction=TEXT_TO_IMAGE)
@@ -178,26 +182,26 @@ def _estimate_choices(table: ScoreTable) -> Figures:
     if {AFFIRMATION, NEGATION} <= types.keys():
         affirming, denying = types[AFFIRMATION], types[NEGATION]
         unscored = affirming.count_reasons().total() + denying.count_reasons().total()
-        labels: Row = {"unscored": unscored, "metric": "gap", "type": "all"}
-        yield _subtract_means(affirming.scored, denying.scored, **labels)
+        gap = _subtract_means(affirming.scored, denying.scored, metric="gap", type="all")
+        yield {**gap, "unscored": unscored}
     for type_, members in types.items():
-        others = table if type_ == "all" else table.where(type=type_)
-        yield from baselines.estimate_baselines(members, others, type=type_)
+        baseline_rows = table if type_ == "all" else table.where(type=type_)
+        yield from baselines.estimate_baselines(members, baseline_rows, type=type_)
     chance = _map_entries(questions, "templates", lambda templates: 1 / len(templates)).mean()
     yield number(float(chance), unit="%", n=len(questions), metric="chance", type="all")
 
-    # The templates of the chosen options, over questions whose options have several.
-    is_typed = _map_entries(questions, "templates", lambda names: all(names) and len(set(names)) > 1)
-    typed = ScoreTable(questions.frame[is_typed.astype(bool)])
+    # The templates of the chosen options, over questions with options of several known templates.
+    is_mixed = _map_entries(questions, "templates", lambda names: all(names) and len(set(names)) > 1)
+    mixed = ScoreTable(questions.frame[is_mixed.astype(bool)])
     for template in TEMPLATES:
-        offered = _template_shares(typed, template, "templates")
+        offered = _template_shares(mixed, template, "templates")
         if offered.any():
-            unscored = typed.count_reasons().total()
-            share = statistics.bounded_mean(_template_shares(typed.scored, template), typed.scored.clusters)
+            unscored = mixed.count_reasons().total()
+            share = statistics.bounded_mean(_template_shares(mixed.scored, template), mixed.scored.clusters)
             yield figure(share, unit="%", unscored=unscored, metric="selected", template=template)
-            yield number(float(offered.mean()), unit="%", n=len(typed), metric="offered", template=template)
+            yield number(float(offered.mean()), unit="%", n=len(mixed), metric="offered", template=template)
     for type_ in types:
-        yield from _estimate_wrong(typed if type_ == "all" else typed.where(type=type_), type_)
+        yield from _estimate_wrong(mixed if type_ == "all" else mixed.where(type=type_), type_)
 
 
 def _map_entries(table: ScoreTable, column: str, function: Callable[[list[str]], float]) -> np.ndarray:
@@ -208,12 +212,12 @@ def _map_entries(table: ScoreTable, column: str, function: Callable[[list[str]],
 
 
 def _template_shares(table: ScoreTable, template: str, column: str = "chosen") -> np.ndarray:
-    """(n,) float64: the share of each choice, or of each question's options, with that template."""
+    """(n,) float64: the share of each question's options, chosen or all (`column`), with the template."""
     return _map_entries(table, column, lambda templates: templates.count(template) / len(templates))
 
 
 def _estimate_wrong(rows: ScoreTable, type_: str) -> Figures:
-    """The share of the wrong choices that falls on each template; n: the number of wrong choices."""
+    """Which share of the wrong choices falls on each template; n: the number of wrong choices."""
     scored = rows.scored
     wrong = 1.0 - scored.values  # (n,) wrong part of each choice: ties count in part
     if not wrong.sum():
@@ -223,9 +227,8 @@ def _estimate_wrong(rows: ScoreTable, type_: str) -> Figures:
         hits = _template_shares(scored, template) - right  # (n,) wrong part on this template
         shares = np.divide(hits, wrong, out=np.zeros_like(hits), where=wrong != 0)
         estimate = statistics.bounded_mean(shares, scored.clusters, weights=wrong)
-        labels: Row = {"metric": "wrong", "type": type_, "template": template}
-        row = figure(estimate, unit="%", unscored=rows.count_reasons().total(), **labels)
-        yield {**row, "n": round(float(wrong.sum()), 3)}
+        row = figure(estimate, unit="%", unscored=rows.count_reasons().total(), metric="wrong", type=type_)
+        yield {**row, "template": template, "n": round(float(wrong.sum()), 3)}
 
 
 # --- groups of questions ---------------------------------------------------------------------------
@@ -248,8 +251,9 @@ def _estimate_groups(table: ScoreTable) -> Figures:
 def _estimate_beaf(table: ScoreTable) -> Figures:
     """Precision, recall, F1 as in BEAF's `beaf_metric.py`; F1 of TU and 1 - ID as in arXiv:2407.13442."""
     questions = table.where(metric="accuracy").scored
-    is_yes, is_right = (questions.frame["answer"] == "yes").to_numpy(), questions.values == 1  # (n,) bool
-    answered_yes = ScoreTable(questions.frame[is_yes == is_right])
+    is_yes = (questions.frame["answer"] == "yes").to_numpy()  # (n,) bool: yes is right
+    is_right = questions.values == 1  # (n,) bool: the model is right
+    answered_yes = ScoreTable(questions.frame[is_yes == is_right])  # right with yes, or wrong where it is no
     should_be_yes = ScoreTable(questions.frame[is_yes])
     yield answered_yes.figure(metric="precision", type="all")
     yield should_be_yes.figure(metric="recall", type="all")
@@ -261,23 +265,24 @@ def _estimate_beaf(table: ScoreTable) -> Figures:
         "F1 (TU, ID)": (understood, 1 - 2 * undecided),
     }
     for metric, (first, second) in means.items():
-        a, b = (float(part.mean()) if len(part) else 0.0 for part in (first, second))
-        value = 2 * a * b / (a + b) if len(first) and len(second) and a + b else None  # harmonic mean
+        value = None
+        if len(first) and len(second) and first.mean() + second.mean():  # their harmonic mean
+            a, b = float(first.mean()), float(second.mean())
+            value = 2 * a * b / (a + b)
         yield number(value, unit="%", n=len(questions), metric=metric, type="all")
 
 
 def _estimate_difficulty(joint: ScoreTable, score: str) -> Figures:
     """The joint score at every level of each axis, over groups where the later axes are at 0."""
     levels = {text: json.loads(text) for text in joint.names("difficulty")}  # JSON -> axis -> level
-    axes = list(dict.fromkeys(axis for level_of in levels.values() for axis in level_of))
+    axes = list(dict.fromkeys(axis for entry in levels.values() for axis in entry))
     for index, axis in enumerate(axes):
-        later = axes[index + 1 :]
-        level_of = {}  # JSON -> level of this axis
+        texts_of: dict[int, list[str]] = {}  # level of this axis -> JSON texts
         for text, entry in levels.items():
-            if not any(entry[other] for other in later):
-                level_of[text] = entry[axis]
-        for level in sorted({*level_of.values()}):
-            members = joint.where(difficulty=tuple(text for text, own in level_of.items() if own == level))
+            if not any(entry[later] for later in axes[index + 1 :]):
+                texts_of.setdefault(entry[axis], []).append(text)
+        for level, texts in sorted(texts_of.items()):
+            members = joint.where(difficulty=tuple(texts))
             labels = {"metric": "joint by difficulty", "type": score, "axis": axis, "level": str(level)}
             yield members.figure(**labels)
 
@@ -290,9 +295,9 @@ def _estimate_minimal_pairs(table: ScoreTable) -> Figures:
     pairs = cells.values.reshape(-1, 2, 2)  # (pairs, caption, image)
     complete = np.isfinite(pairs).all((1, 2))
     scores, unscored = pairs[complete], int((~complete).sum())
-    clusters = np.array(cells.clusters)[::4][complete].tolist()  # one per pair
+    clusters = np.array(cells.clusters).reshape(-1, 4)[complete, 0].tolist()  # one per pair
     are_answers = "cell" not in cells.names("metric")  # 0 or 1, not scores of a model's own scale
-    for part, estimate in two_way.effects(scores, clusters, 1.0 if are_answers else None).items():
+    for part, estimate in two_way.effects(scores, clusters, span=1.0 if are_answers else None).items():
         yield figure(estimate, unit="", unscored=unscored, metric="effect", part=part)
     for part, estimate in two_way.shares(scores, clusters).items():
         yield figure(estimate, unit="%", unscored=unscored, metric="part", part=part)

@@ -1,8 +1,8 @@
 """Scores every caption, image and question of a task from features and answers; `scores` makes the table of a
 run from these rows.
 
-Retrieval: id, item, source, kind, direction, reason, and the recalls, also of the baselines ("text only@1").
-Judged retrieval: `judged.make_verdict_rows`. Multiple choice: `make_choice_row`. No value: a reason."""
+Rows of retrieval: id, item, source, kind, direction, the recalls, also of baselines ("text only@1"), reason
+(why there are none). Of judged retrieval: `judged.make_verdict_rows`. Of questions: `make_choice_row`."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from nein.metrics.dual import prepare, products
 TEXT_TO_IMAGE, IMAGE_TO_TEXT = "text_to_image", "image_to_text"
 EMPTY_CAPTION, NO_CAPTION = "the caption is empty", "it has no caption"  # reasons that no model causes
 RECALLS = [f"{name}@{k}" for name in ("recall", *BASELINES) for k in retrieval.KS]
+_UNRANKED: Row = dict.fromkeys(RECALLS)
 
 
 def read_rows(model_tasks: ModelTasks, task: Any) -> Iterator[Row]:
     """The rows of a task, made from the blocks of a finished run."""
     config, folder = model_tasks.config, model_tasks.folder
-    options: Row = {"protocol": config.protocol}
+    options: Row = {"protocol": config.protocol, "seed": config.seed}
     if isinstance(task, RetrievalTask) and task.is_judged:  # judged by the questions of the test
         ids = {query.id for query, _ in judged.list_unsearched(task)}
         verdict_rows = folder.rows(judged.name_output(task), model_tasks.blocks(task).numbers)
         yield from (row for row in verdict_rows if row["id"] in ids)
     elif isinstance(task, RetrievalTask):
-        yield from score_retrieval(task, *model_tasks.read_features(task), **options)
+        yield from score_retrieval(task, *model_tasks.read_features(task), protocol=config.protocol)
     elif model_tasks.kind == "dual":
         model = folder.models()["model"]
         options |= {"features": config.features, "scale": model["scale"], "bias": model["bias"]}
-        yield from score_choices(task, *model_tasks.read_features(task), seed=config.seed, **options)
+        yield from score_choices(task, *model_tasks.read_features(task), **options)
     else:
-        answers: list[tuple[Any, dict[str, Row]]] = []
+        answers: list[tuple[Any, dict[str, Row]]] = []  # (None or the baseline, rows by id)
         for stage, blind_task in model_tasks.ask_questions(task):
             answer_rows = folder.rows(stage.name, stage.blocks.numbers if stage.task.questions else ())
             answers.append((blind_task, {row["id"]: row for row in answer_rows}))
-        (_, own_answers), *blind_answers = answers
-        yield from score_answers(task, own_answers, blind_answers, seed=config.seed, **options)
+        yield from score_answers(task, answers[0][1], answers[1:], **options)
 
 
 # --- retrieval -------------------------------------------------------------------------------------
@@ -74,11 +74,13 @@ def score_retrieval(
         column_of = {entry: column for column, entry in enumerate(readable)}
 
         # The N captions with a feature whose image has one, too.
-        reasons = [[_find_reason(text, texts) for text in item.captions] for item in items]
+        reasons: list[list[str]] = []  # per item: why a caption cannot be ranked; "" if it can
         caption_rows, targets = list[int](), list[int]()  # rows of `texts`; columns of the own images
-        for item, entry, item_reasons in zip(items, entries, reasons, strict=True):
-            for text, reason in zip(item.captions, item_reasons, strict=True):
-                if entry in column_of and not reason:
+        for item, entry in zip(items, entries, strict=True):
+            reasons.append([])
+            for text in item.captions:
+                reasons[-1].append(texts.reasons.get(text, "") if text.strip() else EMPTY_CAPTION)
+                if entry in column_of and not reasons[-1][-1]:
                     caption_rows.append(texts.rows[text])
                     targets.append(column_of[entry])
 
@@ -100,26 +102,17 @@ def score_retrieval(
             for k, reason in enumerate(item_reasons):
                 recalls = next(ranked_captions) if entry in column_of and not reason else None
                 row = {"id": f"{item.id}#{k}", **labels, "direction": TEXT_TO_IMAGE}
-                yield row | (recalls or _make_unranked(unreadable or reason))
+                yield row | (recalls or {**_UNRANKED, "reason": unreadable or reason})
             if entry not in queried:
                 queried.add(entry)
                 recalls = image_recalls[column_of[entry]] if entry in column_of else None
                 reason = "none of its captions could be encoded" if item.captions else NO_CAPTION
                 row = {"id": item.id, **labels, "direction": IMAGE_TO_TEXT}
-                yield row | (recalls or _make_unranked(unreadable or reason))
-
-
-def _find_reason(caption: str, texts: Encoded) -> str:
-    """Why a caption cannot be ranked; "" if it can."""
-    return texts.reasons.get(caption, "") if caption.strip() else EMPTY_CAPTION
-
-
-def _make_unranked(reason: str) -> Row:
-    return {**dict.fromkeys(RECALLS), "reason": reason}
+                yield row | (recalls or {**_UNRANKED, "reason": unreadable or reason})
 
 
 def _make_recalls(ranks: Mapping[str, Ranks], protocol: str) -> list[Row | None]:
-    """The recalls of each query; None if it has no own entry. ranks: "recall" or baseline -> of Q queries."""
+    """The recalls of each of Q queries; None if it has no own entry. ranks: "recall" or baseline -> ranks."""
     columns = {}  # "recall@1" -> Q values
     for name, query_ranks in ranks.items():
         for k in retrieval.KS:
@@ -148,20 +141,22 @@ def score_choices(
     features  "unnormalised": options are compared by products of features that are not normalised, as in the
               first release of the authors' code."""
     if features != "normalised":
-        scale, bias = 1.0, 0.0
+        scale, bias = 1.0, 0.0  # a model's own are for cosines
     mean_picture = retrieval.mean_feature(pictures.features, None, features)  # (D,)
     mean_text = retrieval.mean_feature(texts.features, None, features)  # (D,)
     for question in task.questions:
-        reasons = [pictures.reasons.get(name) for name in question.images]
-        reasons += [texts.reasons.get(text) for text in question.texts]
-        if any(reasons):
-            outcome = Row(scores=None, reason=next(filter(None, reasons)))
-            yield make_choice_row(question, outcome, Row.fromkeys(BASELINES), protocol=protocol, seed=seed)
+        lost = [pictures.reasons[name] for name in question.images if name in pictures.reasons]
+        lost += [texts.reasons[text] for text in question.texts if text in texts.reasons]
+        if lost:
+            outcome: Row = {"scores": None, "reason": lost[0]}
+            no_blind = dict.fromkeys(BASELINES)
+            yield make_choice_row(question, outcome, no_blind, protocol=protocol, seed=seed)
             continue
         # (C, D) each, a row per option: a question may show one image, or one per option
-        image_features = pictures.features[[pictures.rows[name] for name in question.images]]
-        text_features = texts.features[[texts.rows[text] for text in question.texts]]
-        image_features, text_features = prepare(image_features, features), prepare(text_features, features)
+        image_features = prepare(
+            pictures.features[[pictures.rows[name] for name in question.images]], features
+        )
+        text_features = prepare(texts.features[[texts.rows[text] for text in question.texts]], features)
         scores = products(image_features, text_features)  # (C,)
         blind = {
             TEXT_ONLY: products(mean_picture, text_features),  # (C,)
@@ -180,10 +175,10 @@ def score_answers(
     protocol: str = "fixed",
     seed: int = 0,
 ) -> Iterator[Row]:
-    """One row per question, from rows of `questions.Questions` by id.
+    """One row per question. answers: id -> row of `questions.Questions`.
 
-    blind_answers  Per baseline (blind task, rows of its questions by id). A question whose options are all
-                   alike is not asked: its baseline is chance."""
+    blind_answers  (Blind task, id -> row) per baseline. A question without a stand-in has alike options: its
+                   baseline is chance. A stand-in without a row was not asked (`--blind` asks some)."""
     for question in task.questions:
         blind: dict[str, Sequence[float] | None] = {}
         for blind_task, rows_by_id in blind_answers:
@@ -199,26 +194,23 @@ def score_answers(
 
 
 def make_choice_row(
-    question: Question,
-    outcome: Mapping[str, Any],
-    blind: Mapping[str, Sequence[float] | np.ndarray | None],
-    *,
-    protocol: str,
-    seed: int,
+    question: Question, outcome: Mapping[str, Any], blind: Mapping[str, Any], *, protocol: str, seed: int
 ) -> Row:
     """The row of a question: its options, the choice as shares of them, and the credit.
 
     outcome  `scores` of the options, or `chosen`, with the reason if there is none.
-    blind    Baseline -> scores, or the choice as shares; under "paper" all-equal scores have no credit."""
-    order, by_score = order_options(question, seed, protocol), "scores" in outcome
-    credits: dict[str, float | None] = {}
+    blind    Baseline -> scores, or the choice as shares, or None; under "paper" all-equal scores have no
+             credit."""
+    order = order_options(question, seed, protocol)
+    has_scores = "scores" in outcome
+    credits: dict[str, float | None] = {}  # baseline -> credit
     for baseline, values in blind.items():
-        if values is not None and by_score:
+        if values is not None and has_scores:
             refused = protocol == "paper" and are_tied(values)
             values = None if refused else choose_option(values, order, protocol)
         credits[baseline] = None if values is None else float(values[question.correct])
     shares = _read_values(question, outcome)
-    if shares is not None and by_score:
+    if shares is not None and has_scores:
         shares = choose_option(shares, order, protocol).tolist()
     return {
         "id": question.id,
@@ -258,6 +250,5 @@ def choose_option(
 
 
 def are_tied(scores: Sequence[float] | np.ndarray | None) -> bool:
-    """Whether all scores are equal, so that the choice means nothing. Under "paper" the first option, nearly
-    always the right one, would win."""
+    """Whether all scores are equal. Under "paper" the first option, mostly the right one, would win."""
     return scores is not None and bool(np.ptp(scores) == 0)

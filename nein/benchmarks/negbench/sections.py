@@ -33,19 +33,24 @@ BEAF_METRICS = ("precision", "recall", "F1", "F1 (TU, ID)")  # besides accuracy
 def _make_columns(
     column: str, names: Iterable[str], show: Show = _ESTIMATE, title: str = "{}", **entries: str
 ) -> list[Column]:
-    """A table column for each of `names`, entries of the frame's column `column`. title: {} becomes the name;
-    entries: further ones of the estimates shown."""
+    """A table column for each of `names`, which shows the estimates with that name in the frame's column
+    `column`, and with `entries`. title: {} becomes the name."""
     return [Column(title.format(name), {**entries, column: name}, show) for name in names]
 
 
 def _count_scored(**entries: str) -> Column:
-    """The column "scored", samples with a value of all; entries: of the estimate that has these counts."""
+    """The column "scored": how many samples have a value. entries: of the estimate with these counts."""
     return Column("scored", entries, tables.count_scored)
 
 
-def _show_corrected(figures: Sequence[Figure]) -> str:
-    """The share, or why there is none."""
+def _show_or_refuse(figures: Sequence[Figure]) -> str:
+    """The estimate, or why there is none."""
     return figures[0].get("refused") or tables.format_estimate(figures[0], interval="reach")
+
+
+def _list_counts(figures: Sequence[Figure]) -> str:
+    """The distinct numbers of samples: "40, 38"."""
+    return ", ".join(dict.fromkeys(str(figure["n"]) for figure in figures))
 
 
 def _show_selected(figures: Sequence[Figure]) -> str:
@@ -70,23 +75,22 @@ def _make_retrieval_table(direction: str, title: str) -> Table:
             baseline = {"metric": f"{name}@{k}", "kind": NEGATED}
             columns.append(Column(f"R-Neg@{k}, {name}", baseline, _ESTIMATE))
         judged = {"metric": f"without@{k}", "kind": NEGATED, "statistic": "corrected"}
-        columns.append(Column(f"without the thing@{k} ↑", judged, _show_corrected))
-    return Table(
-        direction, f"{title} retrieval", RUN_ROWS, (*columns, _count_scored()), {"direction": direction}
-    )
+        columns.append(Column(f"without the thing@{k} ↑", judged, _show_or_refuse))
+    columns.append(_count_scored())
+    return Table(direction, f"{title} retrieval", RUN_ROWS, columns, {"direction": direction})
 
 
 def _make_judged_table(
-    metric: str, titles: Mapping[str, str], title: str, note: str, rows: Sequence[Row]
+    metric: str, title: str, note: str, *, headings: Mapping[str, str], rows: Sequence[Row]
 ) -> Table:
-    """A table of `metric` at every k. titles: statistic ("": any) -> title of its column, with {} for k."""
+    """A table of `metric` at every k. headings: statistic ("": any) -> title of its column, with {} for k."""
     columns: list[Column] = []
     for k in KS:
-        for statistic, name in titles.items():
+        for statistic, heading in headings.items():
             entries = {"metric": f"{metric}@{k}"}
             if statistic:
                 entries["statistic"] = statistic
-            columns.append(Column(name.format(k), entries, _show_corrected))
+            columns.append(Column(heading.format(k), entries, _show_or_refuse))
     selection = {"metric": tuple(f"{metric}@{k}" for k in KS)}
     return Table(metric, title, rows, (*columns, _count_scored()), selection, note)
 
@@ -97,36 +101,36 @@ def _make_judged_table(
 RETRIEVED = _make_retrieval_table(TEXT_TO_IMAGE, "Text to image")
 JUDGED = _make_judged_table(
     "without",
-    {"judged": "without the thing@{} ↑", "corrected": "@{} corrected ↑"},
     "Retrieval judged: is what is found without the thing?",
     "Share of the first pictures found in which a judge does not see what the negated caption denies, and "
     "the same corrected for the judge's calibrated error (Rogan & Gladen). Beside it the original caption of "
     "the same picture, which denies nothing, and pictures drawn at random: most pictures lack most things.",
-    (*RUN_ROWS, _CAPTION_KIND),
+    headings={"judged": "without the thing@{} ↑", "corrected": "@{} corrected ↑"},
+    rows=(*RUN_ROWS, _CAPTION_KIND),
 )
 SATISFIED = _make_judged_table(
     "satisfied",
-    {"": "as said@{} ↑"},
     "Retrieval judged by the questions of a test",
     "Share of the first pictures found that show what the caption affirms and are without what it denies, as "
     "the judge answers; its error about these questions is not known. Beside it pictures drawn at random.",
-    (*RUN_ROWS, _CAPTION_KIND),
+    headings={"": "as said@{} ↑"},
+    rows=(*RUN_ROWS, _CAPTION_KIND),
 )
 AVOIDED = _make_judged_table(
     "avoided",
-    {"": "avoided@{} ↑"},
     "What the denial keeps away",
     "Share without the thing of what a negated caption finds, minus that of its original caption, in points, "
     "paired, as judged.",
-    RUN_ROWS,
+    headings={"": "avoided@{} ↑"},
+    rows=RUN_ROWS,
 )
 MULTIPLE_CHOICE = Table(
     "choice",
     "Multiple choice",
     RUN_ROWS,
     (
-        Column("accuracy ↑", {"metric": "accuracy", "type": "all"}, _show_corrected),
-        *_make_columns("type", TEMPLATES, _show_corrected, metric="accuracy"),
+        Column("accuracy ↑", {"metric": "accuracy", "type": "all"}, _show_or_refuse),
+        *_make_columns("type", TEMPLATES, _show_or_refuse, metric="accuracy"),
         Column("drop from control ↓", {"metric": "drop"}, _ESTIMATE),
         Column("right option first", {"metric": "right first"}, lambda figures: "always"),
         *_make_columns("metric", BEAF_METRICS),
@@ -182,7 +186,7 @@ DIFFICULTY = Table(
     (*_GROUP_ROWS, Row("axis", "how many")),
     (
         Column(by="level", show=_ESTIMATE, order=tuple(map(str, range(10)))),
-        Column("n of each", show=lambda rows: ", ".join(dict.fromkeys(str(row["n"]) for row in rows))),
+        Column("n of each", show=_list_counts),
     ),
     {"metric": "joint by difficulty"},
 )
@@ -219,8 +223,8 @@ HEADLINE = (
 # --- plots -----------------------------------------------------------------------------------------------
 
 _RUN_COLUMNS = ("model", "data", "variant")
-_TEMPLATE_COLORS = zip(TEMPLATES, (plots.BLUE, plots.RED, plots.VIOLET), strict=True)
-COLORS = {ORIGINAL: plots.BLUE, NEGATED: plots.RED, "all": "#374151", **dict(_TEMPLATE_COLORS)}
+_TEMPLATE_COLORS = dict(zip(TEMPLATES, (plots.BLUE, plots.RED, plots.VIOLET), strict=True))
+COLORS = {ORIGINAL: plots.BLUE, NEGATED: plots.RED, "all": "#374151", **_TEMPLATE_COLORS}
 RECALL_PLOT = plots.plot(
     "recall",
     "Text-to-image recall with original and negated captions, 95 % intervals",
@@ -259,7 +263,7 @@ CHOICES_PLOT = plots.plot(
 
 
 def _plot_difficulty(axis: str, condition: str) -> plots.Plot:
-    """A curve per family of negation: all four right, by level of the axis."""
+    """A curve per family of negation: the share of pairs with all four right, by level of `axis`."""
     names = {name: name.replace("_", " ") for name in CONSTRUCTIONS}
     return plots.plot(
         axis.replace(" ", "_"),

@@ -1,5 +1,5 @@
 """Loads the data sets of `--data` and `--datasets` with their tasks: from released files below a folder, or
-drawn in the miniature world."""
+drawn in the miniature world; then selects tasks and checks images."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class DataSet:
-    """All tasks over the same images, so that a selection of tasks does not change the batches. Questions are
-    in the order of `interleave_sources`, except groups that must be right together."""
+    """All tasks of one set of images, also those that a command does not select: batches are cut over all.
+    Questions are in the order of `interleave_sources`, except groups that must be right together."""
 
     name: str
     title: str
@@ -65,8 +65,10 @@ def load(
     image_roots  "FOLDER", or "NAME=FOLDER" for one data set; see `media.Files`.
     protocol     For readers whose release has a bug: docs/reference/quirks.md."""
     if is_nano(data):
-        drawn = dict.fromkeys(NANO if name == "all" else name for name in names)
-        return [_draw_dataset(name, data, scenes, split, seed, protocol) for name in drawn]
+        to_draw = dict.fromkeys(NANO if name == "all" else name for name in names)
+        return [_draw_dataset(name, data, scenes, split, seed, protocol) for name in to_draw]
+
+    # The files below the folder, the image folders and the names.
     folder = expand_user(data)
     if not folder.exists():
         raise UserError(
@@ -78,12 +80,15 @@ def load(
             f"'{data}' does not have the name of a released file; rename it. Your own data are "
             "retrieval.csv, negated_retrieval.csv, mcq.csv or binary_mcq.csv."
         )
-    roots, named = _parse_roots(image_roots), [name for name in dict.fromkeys(names) if name != "all"]
+    roots = _parse_roots(image_roots)
+    named = [name for name in dict.fromkeys(names) if name != "all"]
     for name in named:
         if name not in ROWS:
             raise unknown("data set", name, ROWS)
+
+    # A data set per row whose files exist; one that is named must have a file.
     loaded = []
-    for row in ROWS.values() if "all" in names else (ROWS[name] for name in named):
+    for row in ROWS.values() if "all" in names else [ROWS[name] for name in named]:
         if row.by_name and row.name not in named:
             continue
         dataset = _read_dataset(row, listing, roots, protocol)
@@ -133,16 +138,16 @@ def select_tasks(
 
 # --- the miniature world ---------------------------------------------------------------------------
 def _draw_dataset(name: str, data: str, scenes: int | None, split: str, seed: int, protocol: str) -> DataSet:
-    """NegBench over the miniature world, or pairs about its scenes."""
+    """NegBench over the scenes of a world (`name` NANO), or another test with pairs of scenes."""
     from nein.datasets.negbench import drawn
     from nein.nano import data as nano_data
     from nein.nano import scope
 
-    if name not in ROWS:
+    if name not in ROWS:  # NANO
         world = find_world(data)
         tasks = drawn.make_tasks(split, scenes, seed, world)
-        name = tasks[0].name.partition("/")[0]
-        return DataSet(name, world.name, tuple(map(_interleave, tasks)), tasks[0].media)
+        world_key = tasks[0].name.partition("/")[0]
+        return DataSet(world_key, world.name, tuple(map(_interleave, tasks)), tasks[0].media)
     if data != NANO or name not in ("nein", "scope"):
         raise UserError(
             f"'{name}' is not drawn in '{data}'; --data nano draws nein and scope. For published files pass "
@@ -157,7 +162,7 @@ def _draw_dataset(name: str, data: str, scenes: int | None, split: str, seed: in
 
 # --- released files --------------------------------------------------------------------------------
 def _parse_roots(image_roots: Sequence[str]) -> dict[str, Path]:
-    """`--image-root` as data set, or "" for all others -> folder."""
+    """`--image-root`: data set, or "" for all others -> folder."""
     folders: dict[str, Path] = {}
     for item in image_roots:
         name, equals, folder = item.partition("=")
@@ -172,7 +177,7 @@ def _parse_roots(image_roots: Sequence[str]) -> dict[str, Path]:
 
 
 def _list_files(top: Path) -> dict[str, list[Path]]:
-    """Released name, maybe with its folder: "FOLDER/NAME" -> the files of that name at or below `top`."""
+    """Released name, "NAME" or "FOLDER/NAME" -> the files of that name at or below `top`."""
     released = set[str]()
     for row in ROWS.values():
         for part in row.parts:
@@ -197,14 +202,16 @@ def _read_dataset(
     row: Row, listing: Mapping[str, list[Path]], roots: Mapping[str, Path], protocol: str
 ) -> DataSet | None:
     """The data set of a row, with the tasks whose files exist; None without any."""
-    parts = [(part, _find_file(part.files, listing), _find_file(part.negated, listing)) for part in row.parts]
-    retrieval = [part for part, _, negated in parts if negated]
-    if not retrieval:  # original captions alone: one task, not one per wording
-        retrieval = [part for part, file, _ in parts if part.negated and file][:1]
+    # (part, its file, its file of negated captions), of the parts with one of them.
     sources = []
-    for part, file, negated in parts:
-        if (file or negated) and (part in retrieval or not part.negated):
+    for part in row.parts:
+        file, negated = _find_file(part.files, listing), _find_file(part.negated, listing)
+        if file or negated:
             sources.append((part, file, negated))
+    retrieval = [part for part, _, negated in sources if negated]
+    if not retrieval:  # original captions alone: one task, not one per wording
+        retrieval = [part for part, _, _ in sources if part.negated][:1]
+    sources = [source for source in sources if source[0] in retrieval or not source[0].negated]
     if not sources:
         return None
     _, file, negated = sources[0]
@@ -221,28 +228,29 @@ def _read_task(
     row: Row, part: Part, file: Path | None, negated: Path | None, media: Files, protocol: str
 ) -> Task:
     """The task of one part, from its file and that of the negated captions; warns if a file is not whole."""
-    name, paths = f"{row.name}/{part.task}", [path for path in (file, negated) if path is not None]
+    paths = [path for path in (file, negated) if path is not None]
     origin = {"files": {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}}
-    if part.negated:
-        original = official.read_retrieval(file, records.ORIGINAL) if file else ()
-        denied = official.read_retrieval(negated, records.NEGATED) if negated else ()
-        counts = [len(items) for items, path in ((original, file), (denied, negated)) if path]
-        task: Task = RetrievalTask(name, original, denied, media, part.variant, origin)
-    elif part.judged:
+    shared: Any = {"media": media, "variant": part.variant, "origin": origin}
+    name = f"{row.name}/{part.task}"
+    if part.judged:
         queries = other_tests.simpleneg(paths[0])
         gallery = tuple(media.list_images()[:GALLERY])
-        return RetrievalTask(name, (), queries, media, part.variant, origin, gallery)
-    elif part.reader:
-        questions = other_tests.read(part.reader, paths[0], protocol)
-        return ChoiceTask(name, questions, media, part.variant, origin=origin)
+        return RetrievalTask(name, (), queries, gallery=gallery, **shared)
+    if part.reader:
+        return ChoiceTask(name, other_tests.read(part.reader, paths[0], protocol), **shared)
+    if part.negated:
+        original = official.read_retrieval(file, records.ORIGINAL) if file else ()
+        denying = official.read_retrieval(negated, records.NEGATED) if negated else ()
+        counts = [len(items) for items, path in ((original, file), (denying, negated)) if path]
+        task: Task = RetrievalTask(name, original, denying, **shared)
     else:
         layout = "control" if part.task.endswith(AFFIRMED) else row.layout
-        questions, kind = official.read_questions(paths[0], layout), part.task.removesuffix(AFFIRMED)
+        questions = official.read_questions(paths[0], layout)
         counts = [len(questions)]
-        task = ChoiceTask(name, questions, media, part.variant, kind, origin)
-    for path, rows in zip(paths, counts, strict=True):
-        if (published := row.sizes.get(part.task, rows)) != rows:
-            log.warning("'%s' has %d rows; as published it has %d", path, rows, published)
+        task = ChoiceTask(name, questions, kind=part.task.removesuffix(AFFIRMED), **shared)
+    for path, count in zip(paths, counts, strict=True):
+        if (published := row.sizes.get(part.task, count)) != count:
+            log.warning("'%s' has %d rows; as published it has %d", path, count, published)
     return task
 
 
@@ -254,14 +262,13 @@ def _interleave(task: Task) -> Task:
 
 
 def _unify_references(tasks: Sequence[Task]) -> Sequence[Task]:
-    """The tasks with one reference per image, the first, unless a file has two images of one name."""
+    """The tasks with one reference per image, the first; unchanged if a task has two images of one name."""
     first: dict[str, str] = {}  # file name -> reference
     for task in tasks:
-        names = {reference: file_name(reference) for reference in task.references}
-        if len(set(names.values())) < len(names):
+        names = [file_name(reference) for reference in task.references]
+        if len(set(names)) < len(names):
             return tasks
-        for reference, name in names.items():
-            first.setdefault(name, reference)
+        first = {**dict(zip(names, task.references, strict=True)), **first}
 
     def unify(record: Any) -> Any:
         return replace(record, image=first.get(file_name(record.image), record.image))

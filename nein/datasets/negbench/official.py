@@ -31,16 +31,16 @@ from nein.engine import atomic
 from nein.engine.atomic import Row
 from nein.loading.errors import UserError
 
-#: The file's word for a template -> ours; the last one is for a training image that shows one object only.
-MODIFIED = "modified_positive"
+MODIFIED = "modified_positive"  # a training question that affirms the only object of its image
+#: The file's word for a template -> ours, and back.
 TEMPLATE_OF = {"positive": AFFIRMATION, "negative": NEGATION, "hybrid": HYBRID, MODIFIED: AFFIRMATION}
 WORD_OF = {AFFIRMATION: "positive", NEGATION: "negative", HYBRID: "hybrid"}
-#: Layout -> template of each option by position; None: `correct_answer_template`. In the released files about
-#: photographs ("real") the right option is at 0; the table for "synthetic" has a wrong one there.
+#: Layout -> template of each wrong option by position, as in the released files. None: unknown, or the place
+#: of the right option, which is always at 0 in files about photographs ("real").
 POSITIONS: Mapping[str, tuple[str | None, ...]] = {
     "real": (None, HYBRID, AFFIRMATION, NEGATION),
     "synthetic": (AFFIRMATION, HYBRID, HYBRID, NEGATION),
-    "control": (None, None, None, None),  # nothing but affirmations, of which nothing is known
+    "control": (None, None, None, None),
 }
 _OUR_COLUMNS = ("id", "source", "positive_objects", "negative_objects")
 
@@ -66,7 +66,7 @@ def iter_rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, dict[str
                 )
             is_empty = True
             for row in reader:
-                if None in row or None in row.values():
+                if None in row or None in row.values():  # as csv marks a row of another length
                     how = f"{'more' if None in row else 'fewer'} cells than the header's {len(columns)}"
                     raise UserError(f"'{path}', line {reader.line_num}: the row has {how}.")
                 yield reader.line_num, row
@@ -104,8 +104,8 @@ def read_questions(path: Path, layout: str = "real") -> tuple[Question, ...]:
         if "template_0" in row:
             templates = [_parse_template(row.get(f"template_{k}", ""), location) for k in range(len(texts))]
         else:
-            is_known = type_ is not None and len(texts) == 4 and (correct == 0 or layout == "synthetic")
-            templates = list(POSITIONS[layout]) if is_known else [None] * len(texts)
+            as_released = type_ is not None and len(texts) == 4 and (correct == 0 or layout == "synthetic")
+            templates = list(POSITIONS[layout]) if as_released else [None] * len(texts)
             templates[correct] = type_
         options = tuple(map(Option, texts, templates))
         questions.append(Question(options=options, correct=correct, type=type_, **fields))
@@ -114,8 +114,8 @@ def read_questions(path: Path, layout: str = "real") -> tuple[Question, ...]:
 
 
 def _iter_records(path: Path, needed: Sequence[str]) -> Iterator[tuple[str, dict[str, str], Row]]:
-    """Yields (file and line, cells, fields that all records share). The id is the image's name; its second
-    row gets "#2". needed: the columns, that of the image first."""
+    """Yields (file and line, cells, fields that all records share). The default id is the image's name, for
+    its second row with "#2". needed: the columns, that of the image first."""
     rows = []
     for line, cells in iter_rows(path, needed):
         location = f"'{path}', line {line}"
@@ -146,11 +146,12 @@ class Table:
     files: contextlib.ExitStack
     options: int = 0  # most options of a question; 0: captions
     training: bool = False
-    rows: int = 0  # written so far, as are the next three
-    captions: int = 0
+    # Written so far:
+    rows: int = 0
+    captions: int = 0  # texts of captions and options
     ids: set[str] = field(default_factory=set)
     digest: Any = field(default_factory=hashlib.sha256)
-    _file: IO[bytes] | None = None
+    _file: IO[bytes] | None = None  # None: nothing
 
     def add(self, record: RetrievalItem | Question) -> None:
         """Writes a record. Raises UserError for an id that occurred before, or a record without texts."""
@@ -201,9 +202,9 @@ def write(
     path: Path, records: Sequence[RetrievalItem] | Sequence[Question], *, training: bool = False
 ) -> None:
     """Writes a file of captions, or of questions. training: see `Table`."""
-    options = [len(record.options) for record in records if isinstance(record, Question)]
+    counts = [len(record.options) for record in records if isinstance(record, Question)]
     with contextlib.ExitStack() as files:
-        table = Table(path, files, max(options, default=0), training)
+        table = Table(path, files, options=max(counts, default=0), training=training)
         for record in records:
             table.add(record)
 
@@ -283,8 +284,10 @@ _ADJACENT_STRINGS = re.compile(r"""['"]\s*\w{0,2}['"]""")  # maybe two strings w
 
 def parse_strings(text: str, location: str) -> tuple[str, ...]:
     """Parses a list cell, "['a', 'b']". Refuses NumPy's form without commas: Python would join strings."""
+    value: Any = None
+    literals = None  # how many strings the text has, counted if it may have two without a comma
     try:
-        value, literals = ast.literal_eval(text.strip()), None
+        value = ast.literal_eval(text.strip())
         if _ADJACENT_STRINGS.search(text):
             tokens = tokenize.generate_tokens(io.StringIO(text.strip()).readline)
             literals = sum(token.type == tokenize.STRING for token in tokens)
