@@ -141,8 +141,7 @@ def make_browser(
 
 
 def _encode_chunks(cards: Iterable[Card], index: list[Card]) -> Iterator[bytes]:
-    """Yields the details of `CHUNK` cards at a time, as JSON. Appends every card without its details to
-    `index`."""
+    """Yields the details of `CHUNK` cards at a time, as JSON; appends the cards without them to `index`."""
     remaining = iter(cards)
     while part := [*itertools.islice(remaining, CHUNK)]:
         index += [replace(card, pictures=(), lines=(), said=()) for card in part]
@@ -198,8 +197,7 @@ _AHEAD = 64  # samples whose files are read together
 
 
 def read_thumbnails(samples: Iterable[Sequence[Source]], side: int) -> Iterator[list[Thumbnail]]:
-    """Yields the thumbnails of every sample, in order; threads read the files. samples: the images of each;
-    side: pixels, or 0 for an empty list per sample."""
+    """Yields the thumbnails of each sample; threads read the files. side: pixels; 0: an empty list each."""
     if not side:
         yield from ([] for _ in samples)
         return

@@ -30,8 +30,6 @@ _STYLE |= {"text.hinting": "none", "font.sans-serif": ["DejaVu Sans", "Verdana",
 
 @dataclass(frozen=True)
 class Badge:
-    """A colored text below an image."""
-
     text: str
     color: str
 
@@ -62,10 +60,9 @@ def draw(
     size: int = 192,
     *,
     marked: Collection[int] = (),
-    kind: str = "png",
+    kind: str = "png",  # or "pdf", "svg"
 ) -> bytes:
-    """Draws rows of cells of `size` pixels below column heads; returns the file of `kind` ("png", "pdf",
-    "svg"). marked: highlighted columns."""
+    """Draws rows of cells of `size` pixels below `columns`; returns a file. marked: highlighted columns."""
     with matplotlib.rc_context(_STYLE):
         grid = _Grid(len(columns), size, kind)
         grid.draw_heads(columns, marked)
@@ -99,8 +96,7 @@ class _Grid:
         self.top += max(name.count("\n") + 1 for name in names) * _line_height(self.head)
 
     def draw_row(self, row: Row) -> None:
-        start = self.top
-        line_height = _line_height(self.small)
+        start, line_height = self.top, _line_height(self.small)
         # A line above the row, its title and its subtitle.
         self.draw_box(MARGIN, start + GAP // 2 - 1, self.inner, 2, facecolor=FAINT)
         lines = _wrap(row.title, self.body, self.inner)
@@ -151,7 +147,6 @@ class _Grid:
         self.axes.imshow(image, extent=(x, x + width, y + height, y), interpolation="none", aspect="auto")
 
     def encode(self) -> bytes:
-        """The file of the canvas, cut below the last row."""
         width, height = self.inner + 2 * MARGIN, self.top + MARGIN
         self.canvas.set_size_inches(width / 72, height / 72)
         self.axes.set(xlim=(0, width), ylim=(height, 0))

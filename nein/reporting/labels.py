@@ -1,8 +1,7 @@
 """Writes pages on which people label items, reads the CSV files that these save, and measures agreement.
 
-Parts: the page; the files; agreement and work of the raters, with tables. A sheet is the content of one page:
-its questions and items. The page keeps the answers in the browser and saves them as CSV, with a line per item
-and a column per question, empty if unanswered.
+Parts: the page; the files; agreement and work of the raters, with tables. A sheet is the content of one page,
+questions and items. Answers are kept by the browser and saved as CSV: a line per item, a column per question.
 """
 
 from __future__ import annotations
@@ -68,9 +67,8 @@ Label = dict[str, str]  # a line of a CSV file: column -> cell
 def read_answers(
     files: Sequence[Path], questions: Sequence[Question], sheets: Collection[str] = ()
 ) -> list[Label]:
-    """A row per rater and item, of all files. sheets: allowed names; empty: that of the first file.
-    Raises UserError for a file with other columns, of another sheet or cut off, and for an item that a rater
-    labelled twice."""
+    """A row per rater and item, of all files. sheets: allowed names; empty: that of the first file. Raises
+    UserError for a file with other columns, of another sheet or cut off, and for an item labelled twice."""
     rows: list[Label] = []
     file_of: dict[tuple[str, str], Path] = {}  # (rater, item) -> its file
     for file in files:
@@ -90,7 +88,7 @@ def read_answers(
 
 
 def _read_file(file: Path, questions: Sequence[Question]) -> list[Label]:
-    """The rows of one file. Raises UserError."""
+    """The rows of one file, which must be complete, of one sheet and by one rater."""
     lines = atomic.read_csv(file, (*COLUMNS, *(question.key for question in questions)))
     for line, row in lines:
         for question in questions:
@@ -98,7 +96,6 @@ def _read_file(file: Path, questions: Sequence[Question]) -> list[Label]:
                 allowed = f"allowed are {', '.join(question.answers)}, or nothing."
                 raise UserError(f"'{file}', line {line}: {question.key} is {row[question.key]!r}; {allowed}")
     rows = [row for _, row in lines]
-    # The file must be complete, and of one sheet and rater.
     if {row["items"] for row in rows} != {str(len(rows))} or len({row["item"] for row in rows}) < len(rows):
         advice = "Save it from the page again; the browser has kept the labels."
         raise UserError(
@@ -113,9 +110,8 @@ def _read_file(file: Path, questions: Sequence[Question]) -> list[Label]:
 def measure_agreement(
     rows: Sequence[Mapping[str, str]], questions: Sequence[Question], cluster_of: Mapping[str, Hashable]
 ) -> Iterator[Figure]:
-    """Agreement of raters on items that several of them labelled (task "people"). For each pair of raters:
-    share of equal answers and Cohen's kappa; for all raters: Krippendorff's alpha. "cannot tell" counts as no
-    answer. cluster_of: item -> its cluster."""
+    """Agreement on items that several raters labelled (task "people"). Each pair of raters: share of equal
+    answers, Cohen's kappa; all: Krippendorff's alpha. UNSURE is no answer. cluster_of: item -> cluster."""
     raters = list(dict.fromkeys(row["rater"] for row in rows))
     for question in questions:
         codes = {name: float(code) for code, name in enumerate(question.answers) if name != UNSURE}

@@ -131,9 +131,8 @@ def format_headline(
     if lines and last:
         lines.append("")
     lines += last
-    room = LINES - len(lines)  # lines left for tables
+    blocks, room = [], LINES - len(lines)  # room: lines left for tables
     sheets = tables.make_sheets(given, figures)[: max(1, room // 6)]  # 6: a table with a row or two
-    blocks = []
     for index, sheet in enumerate(sheets):
         rows = room // (len(sheets) - index) - 4  # without title, head, rule and the line "... more"
         blocks.append(tables.format_plain(sheet, max(1, rows)))

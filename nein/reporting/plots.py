@@ -100,11 +100,10 @@ def bars(
     axis: str = "per cent",  # title of the axis of values
     limits: tuple[float, float] | None = (0, 100),  # of that axis, in the unit shown
     rule: float | Mapping[str, float] | None = None,  # value of a dashed line, in all panels or by panel
-    marks: Mapping[str, str] = MappingProxyType({}),  # metric -> marker
+    marks: Mapping[str, str] = MappingProxyType({}),  # metric that is no bar -> its marker
     dots: bool = False,  # in place of bars, for estimates that do not grow from zero
 ) -> Canvas:
-    """Draws bars with intervals. The estimates of `marks` are white marks on the bars or, with the marker
-    "|", a dotted line across the group."""
+    """Draws bars with intervals. `marks` are white marks on them or, for "|", a line across the group."""
     figures = _prepare(figures, place, panel)
     drawn = figures[~figures["metric"].isin([*marks])]
     groups = frames.list_entries(drawn, "_place", order)
@@ -142,8 +141,7 @@ def bars(
         dashed = rule.get(panel_name) if isinstance(rule, Mapping) else rule
         if dashed is not None:
             ax.axvline(dashed, color=GREY, linewidth=0.8, linestyle="--")
-    # The panels share their axes.
-    axes[0].set_yticks(range(len(ticks)), ticks)
+    axes[0].set_yticks(range(len(ticks)), ticks)  # all panels share its axes
     axes[0].set(ylim=(len(ticks) - 0.5, -0.5))
     if limits:
         axes[0].set_xlim(limits)
@@ -191,13 +189,12 @@ def curves(
         if diagonal:
             ax.plot([0, 1], [0, 100], color="#9ca3af", linewidth=1, linestyle="--")
             ax.set_xlim(-0.02, 1.02)
-    first = panel_axes[0]  # the panels share its axes
-    first.set_ylim(limits)
+    panel_axes[0].set_ylim(limits)  # all panels share its axes
     if has_whole_steps:
-        first.set_xticks(figures[x].unique())
+        panel_axes[0].set_xticks(figures[x].unique())
     if log:
-        first.set_xscale("log", base=2)
-        first.xaxis.set_major_formatter("{x:g}")
+        panel_axes[0].set_xscale("log", base=2)
+        panel_axes[0].xaxis.set_major_formatter("{x:g}")
     return add_labels(canvas, *axes)
 
 
@@ -263,7 +260,6 @@ def add_labels(canvas: Canvas, x: str, y: str = "") -> Canvas:
     handle_of = dict(sorted(handle_of.items(), key=lambda item: isinstance(item[1], Line2D)))  # marks last
     if len(handle_of) > 1:
         letters = int(LETTERS * canvas.get_figwidth())
-        # An entry is its text and a handle, which is as wide as 7 letters.
-        columns = max(1, min(len(handle_of), letters // (7 + max(map(len, handle_of)))))
+        columns = max(1, min(len(handle_of), letters // (7 + max(map(len, handle_of)))))  # 7: a handle
         canvas.legend([*handle_of.values()], [*handle_of], ncols=columns, loc="outside upper left")
     return canvas

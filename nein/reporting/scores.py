@@ -1,7 +1,4 @@
-"""`ScoreTable`: the scores of a run as one table, from which all estimates are made; on disk scores.csv.
-
-A row of estimates is a `Figure` (`nein.reporting.figures`): the estimate, its unit and its labels.
-"""
+"""`ScoreTable`: the scores of a run as one table, from which all estimates are made; on disk scores.csv."""
 
 from __future__ import annotations
 
@@ -47,9 +44,8 @@ class ScoreTable:
 
     @classmethod
     def from_rows(cls, rows: Iterable[Any], details: Sequence[str] = ()) -> ScoreTable:
-        """The table of rows, read once. Each is a dataclass or a mapping with `id`, `value` (None: unscored;
-        `reason` says why), and any other of `COLUMNS` and `details`. Defaults: the source of a sample is
-        the sample itself, its metric "accuracy"."""
+        """The table of rows, dataclasses or mappings: `id`, `value` (None: unscored; `reason` says why), and
+        others of `COLUMNS` and `details`. A sample without `source` is its own; `metric` is "accuracy"."""
         # Per column: its name, entry -> code in order of appearance, and the code of each row, -1 for none.
         collected = [(name, dict[Any, int](), array("i")) for name in (*COLUMNS, *details)]
         values = array("d")
@@ -70,8 +66,7 @@ class ScoreTable:
         return len(self.frame)
 
     def where(self, **entries: Any) -> ScoreTable:
-        """The rows with these entries; a tuple allows any of its members, None stands for no entry. A column
-        that the table lacks has no entries."""
+        """The rows with these entries; a tuple allows any member, None is no entry, as in missing columns."""
         chosen = np.ones(len(self), dtype=bool)
         for name, entry in entries.items():
             column = self.frame[name] if name in self.frame else pd.Series(np.nan, self.frame.index)
@@ -120,7 +115,7 @@ class ScoreTable:
         return statistics.bounded_mean(scored.values, scored.clusters, low, high)
 
     def figure(self, **labels: Any) -> Figure:
-        """The mean of values in [0, 1] as a row of estimates. labels: its dimensions, such as `task`."""
+        """The mean of values in [0, 1] as a row of the frame of estimates. labels: its dimensions."""
         return self.make_figure(self.estimate(), unit="%", **labels)
 
     def make_figure(self, estimate: Estimate | None, *, unit: str, **labels: Any) -> Figure:

@@ -37,8 +37,7 @@ def format_number(value: float | None, unit: str, *, digits: int | None = None, 
 
 
 def format_estimate(figure: Figure | None, *, interval: Interval = "ends", digits: int | None = None) -> str:
-    """An estimate with its interval. "ends": [low, high]; "reach": ± if both ends look equally far from the
-    value, else as "ends"; "none": without."""
+    """An estimate with its interval: "ends": [low, high]; "reach": ± if it looks symmetric, else [ ]."""
     if figure is None or figure["value"] is None:
         return DASH
     unit, low, high = figure["unit"], figure.get("low"), figure.get("high")
@@ -68,8 +67,7 @@ def describe_widest(gaps: pd.DataFrame, *, quantity: str, change: str, models: s
     if len(measured) == 1:
         return f"With {widest['model']}, {loss}."
     sentence = f"Of {len(measured)} {models}, {widest['model']} loses most: {loss}"
-    # A model that fails before the change, too, has a small gap without merit. So the smallest gap is sought
-    # among models whose affirmed value leaves room for the widest.
+    # A model that fails before the change, too, has no gap and no merit: it had less to lose than the widest.
     able = []
     for row in measured[1:]:
         entries = {"model": row["model"], "source": row.get("source", ""), "statistic": "affirmed"}
@@ -234,8 +232,7 @@ class Sheet:
         return all(re.fullmatch(r"[\d.]+", cell) for cell in contents.pop())
 
     def find_best(self) -> set[tuple[int, int]]:
-        """(row, column) of the best numbers in columns whose title ends in ↑ or ↓, among rows that differ in
-        their first name alone. Columns in which all are equal have no best."""
+        """(row, column) of the best numbers below ↑ or ↓, among rows that differ in the first name alone."""
         result: set[tuple[int, int]] = set()
         groups = pd.Series(range(len(self.rows))).groupby([str(row[1 : self.names]) for row in self.rows])
         for column, (title, is_number) in enumerate(zip(self.columns, self.find_numbers(), strict=True)):

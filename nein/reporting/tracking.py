@@ -49,11 +49,9 @@ def log(
     sheets: Sequence[Sheet] = (),
     pictures: Sequence[Path] = (),
 ) -> None:
-    """Sends the estimates of a command to its trackers, and tables and images to those that take them.
-
-    An estimate is NAME, NAME/low, NAME/high and NAME/unscored; NAME joins its dimensions, as in
-    "nein/ip2p/results/removal_vqa/negative".
-    """
+    """Sends the estimates of a command to its trackers, and tables and images to those that take them. An
+    estimate is NAME, NAME/low, NAME/high and NAME/unscored; NAME is "nein/ip2p/results/removal_vqa/negative",
+    say."""
     from accelerate import PartialState
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 

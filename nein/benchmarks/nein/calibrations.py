@@ -89,8 +89,7 @@ def estimate_judges(loaded: Sequence[RunDir], calibrations: Sequence[Calibration
     of present objects per bin of its soft score (task "reliability"; `score`: mean of the bin, `group`: title
     of the panel, with the calibration error). Then the corrected estimates of runs."""
     for judge in calibrations:
-        title = KINDS[judge.kind]
-        plain = judge.plain
+        title, plain = KINDS[judge.kind], judge.plain
         yield from check_controls(judge.rows, title)
         names = {"fixed": title}  # protocol -> name of the judge under it
         if judge.kind == "vqa":

@@ -91,7 +91,6 @@ def _estimate_metrics(table: ScoreTable, **labels: Any) -> Iterator[Figure]:
 
 
 def find_unit(metric: str) -> str:
-    """The unit of a metric in the frame of estimates."""
     return "%" if METRICS[metric].unit == "per cent" else ""
 
 
@@ -103,8 +102,7 @@ def estimate_mean(rows: ScoreTable, metric: str) -> Estimate | None:
 
 
 def _describe_corpus(metric: str, entry: CorpusRow) -> Iterator[Figure]:
-    """The rows of a metric of the whole set: its value (task "results"), and FID for infinitely many images
-    (task "limit"), or in `refused` the reason why not."""
+    """The rows of a metric of the whole set: of its images ("results"), of infinitely many ("limit")."""
     labels: Figure = {"metric": metric, "unit": find_unit(metric), "n": entry.n, "clusters": entry.clusters}
     unscored = {"unscored": entry.n_unscored, "reasons": entry.reasons}
     numbers = {name: getattr(entry, name) for name in frames.ESTIMATE}
@@ -147,8 +145,7 @@ def estimate_minimal_pairs(scores: ScoreTable, metric: str) -> Iterator[Figure]:
     scored = pairs.index[pairs.all(axis=1)]
     if not len(pairs):
         return
-    # (N, caption, image): 1 where the judge sees the object. Caption 0 asks for it, caption 1 denies it;
-    # image 0 has it, image 1 does not.
+    # (N, caption, image): 1 where the judge sees the object. Caption 1 denies it, image 1 is without it.
     presence = complete.pivot(index="pair", columns="cell", values=["before", "after"]).loc[scored]
     before = presence["before"][[*CELLS]].to_numpy().reshape(-1, 2, 2)
     after = presence["after"][[*CELLS]].to_numpy().reshape(-1, 2, 2)
@@ -240,11 +237,8 @@ def estimate_losses(loaded: Sequence[RunDir]) -> Iterator[Figure]:
             for group, rows in tables.items():
                 loss = rows["value"].to_numpy()  # (N,) 0 or 1, of the gap also -1
                 by_rewriter = rows["outcome"].isin(("dropped", "affirmed")).to_numpy()  # (N,) bool
-                parts = {
-                    "rewriter": np.where(by_rewriter, loss, 0.0),
-                    "painter": np.where(by_rewriter, 0.0, loss),
-                    "whole": loss,
-                }
+                of_rewriter = np.where(by_rewriter, loss, 0.0)
+                parts = {"rewriter": of_rewriter, "painter": loss - of_rewriter, "whole": loss}
                 labels: Figure = {"task": "losses", "metric": metric, "model": run.name, "group": group}
                 labels |= {"unscored": len(rewritten) - len(rows), "cannot_tell": len(rewritten) - len(known)}
                 low = 0.0 if group == STILL_THERE else -1.0

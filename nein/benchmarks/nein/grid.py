@@ -82,9 +82,8 @@ def pick_samples(dataset: Dataset, loaded: Sequence[RunDir], options: GridConfig
     if options.select == "random":
         return sorted(ranked[: options.number], key=edited.index)
     metric = options.metric or "removal_vqa"
-    # (runs, samples)
     values = pd.DataFrame([run.values(metric, all_scores=True) for run in loaded], dtype=float)
-    means = values.mean().dropna()  # (scored samples,)
+    means = values.mean().dropna()  # (runs, samples) -> (scored samples,)
     if means.empty:
         raise UserError(
             f"No sample has a value of {metric} here; pass another --metric, or score it by nein eval."

@@ -24,8 +24,7 @@ QUIRKS = {
     "denominator": "samples without an edited picture count as failures (constant denominators of the "
     "scripts)",
 }
-#: Metric -> the quirks that change it. The denominator is a quirk of the released scripts, not of
-#: `--protocol paper`, which leaves failed edits unscored.
+#: Metric -> the quirks that change it. Only the released scripts, not `--protocol paper`, have "denominator".
 QUIRKS_OF = {
     "removal_vqa": ("answers", "denominator"),
     "retention_vqa": ("answers", "objects", "denominator"),
@@ -70,8 +69,7 @@ def recompute(metric: str, row: ScoreRow | Score, quirks: Collection[str] = ()) 
 
 
 def _recompute_retention(kind: str, detail: Mapping[str, Any], quirks: Collection[str]) -> float | None:
-    """The share of the caption's objects that are still seen, among those seen before; None: unscored. kind:
-    "vqa" or "ovd"."""
+    """Of the caption's objects seen before, the share still seen; None: unscored. kind: "vqa" or "ovd"."""
     # The protocols that choose the objects, and read the answers.
     object_protocol = "paper" if "objects" in quirks else "fixed"
     answer_protocol = "paper" if "answers" in quirks else "fixed"

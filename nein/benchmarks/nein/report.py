@@ -210,8 +210,7 @@ def _note_idle_remedies(loaded: Sequence[RunDir]) -> Iterator[str]:
             )
 
 
-#: With fewer source images, the interval of a mean without a range covers less than it says (the study in
-#: docs/explanation/statistics.md).
+#: With fewer source images, the interval of an unbounded mean is too short: docs/explanation/statistics.md.
 MIN_CLUSTERS = 30
 
 
@@ -227,8 +226,7 @@ def note_few_clusters(results: Sequence[frames.Figure]) -> Iterator[str]:
 
 
 def _explain_losses(name: str, rows: Sequence[frames.Figure]) -> Iterator[str]:
-    """Yields why samples of a run are unscored: a sentence on failed edits, one on refused edits, then one
-    per metric with further unscored samples and their commonest reasons."""
+    """Yields why samples are unscored: for failed edits, for refused ones, for further samples by metric."""
     reasons = {row["metric"]: frames.read_reasons(row) for row in rows}  # metric -> reason -> count
     total = max(row["n"] + row["unscored"] for row in rows)
     failed = 0
@@ -291,8 +289,7 @@ def make_browser(loaded: Sequence[RunDir], options: ReportConfig) -> Part:
 def make_cards(
     loaded: Sequence[RunDir], records: Mapping[str, nein_data.Sample], metrics: Sequence[str], side: int
 ) -> Iterator[cards.Card]:
-    """A card per sample. records: id -> sample of the data, {} without them; side: of images, in pixels, or 0
-    for none."""
+    """A card per sample. records: id -> sample, if the data are here; side: of images in pixels, or 0."""
     names = list(dict.fromkeys(name for run in loaded for name in run.edits))
     image_sources = (_list_image_sources(loaded, records.get(name), name) for name in names)
     values = [[run.values(metric) for metric in metrics] for run in loaded]  # [run][metric][sample]
@@ -363,7 +360,6 @@ def _make_reply(run: RunDir, thumbnail: Thumbnail, name: str, metrics: Sequence[
 
 
 def _make_measure(metric: Metric) -> cards.Measure:
-    """The number of a metric on cards; Removal also has a badge."""
     badge = (REMOVAL_JUDGES[metric.name], "removed", "still there") if metric.name in REMOVAL_JUDGES else None
     digits = 2 if metric.scale == 1 else 1
     return cards.Measure(metric.name, metric.title, metric.higher_is_better, metric.scale, digits, badge)

@@ -79,13 +79,9 @@ class NeIn(Benchmark):
         blocks = Blocks(len(dataset.samples), config.batch_size, dataset.select(config.limit, config.samples))
         # What all runs share: the scorer, and the identity of each metric.
         answers = _read_log(config, choices) if judged != metrics else None
-        scorer = Model(
-            "scoring",
-            load=functools.partial(Scorer, config, device),
-            describe=Scorer.describe,
-            place="device" if model_kinds else "host",  # metrics of pixels need no accelerator
-            usage=Scorer.usage,
-        )
+        load_scorer = functools.partial(Scorer, config, device)
+        place = "device" if model_kinds else "host"  # metrics of pixels need no accelerator
+        scorer = Model("scoring", load_scorer, Scorer.describe, place=place, usage=Scorer.usage)
         outputs = {score_output(name): stages.collect_score_facts(name, config, device) for name in judged}
         if answers is not None:
             outputs[score_output("removal_vqa")] = {"answers": json_digest(answers)[:12]}
@@ -106,9 +102,8 @@ class NeIn(Benchmark):
                 else:
                     _check_edits(folder, edit_blocks)
                 if has_scores:
-                    steps.append(
-                        Score(edited=edit_blocks, metrics=metrics, model=scorer, answers=answers, **shared)
-                    )
+                    shared |= {"metrics": metrics, "answers": answers}
+                    steps.append(Score(edited=edit_blocks, model=scorer, **shared))
                 identity = {**_identify(config, choice), "track": track, "seed": config.seed}
                 identity |= {"data": dataset.records_sha256, **machine_identity(config, device)}
                 facts = {"editor": choice.slug, "track": track, "config": dataclasses.asdict(config)}

@@ -30,8 +30,7 @@ from nein.models.references import slugify
 from nein.reporting.scores import ScoreTable
 from nein.wording.families import CELLS, DEPTH, NEGATIVE_TEMPLATES, OTHERS
 
-EDIT, SCORES = "edit", "scores"  # outputs of the two stages
-CORPUS = "corpus.json"  # the file of FID
+EDIT, SCORES, CORPUS = "edit", "scores", "corpus.json"  # outputs of the two stages, file of FID
 NOT_EDITED, DECLINED = "not edited: ", "refused: "  # how the reason of an unscored sample begins
 REMOVAL_JUDGES = {"removal_vqa": "VQA", "removal_ovd": "OVD"}  # metric -> its judge
 REMOVAL_METRICS = (*REMOVAL_JUDGES, "auc_removal")
@@ -142,8 +141,7 @@ class RunDir(Folder):
         self.out = parents[1]
         self.editor = self.name = parents[0].name
         self.track = path.name or path.absolute().name
-        # (number, rows) of the block that `replies` read last; -1: none.
-        self._block: tuple[int, list[ScoreRow]] = (-1, [])
+        self._block: tuple[int, list[ScoreRow]] = (-1, [])  # (number, rows) that `replies` read last
 
     @property
     def label(self) -> str:
@@ -194,9 +192,9 @@ class RunDir(Folder):
         complete = []
         for name in METRICS:
             output = score_output(name)
-            if self.list_blocks(output).issuperset(units.numbers):
-                counts = ((self.count_records(output, n, units), len(units.needed(n))) for n in units.numbers)
-                complete += [name] if all(count >= needed for count, needed in counts) else []
+            are_full = (self.count_records(output, n, units) >= len(units.needed(n)) for n in units.numbers)
+            if self.list_blocks(output).issuperset(units.numbers) and all(are_full):
+                complete.append(name)
         return complete
 
     def score_rows(self, names: Sequence[str] | None = None, number: int | None = None) -> Iterator[ScoreRow]:
@@ -245,11 +243,8 @@ class RunDir(Folder):
         """Sample with a rewritten instruction -> what this says of the object (column "outcome")."""
         from nein.wording.denials import find_outcome
 
-        outcomes = {}
-        for edit in self.edits.values():
-            if edit.rewritten is not None:
-                outcomes[edit.id] = find_outcome(edit.rewritten, edit.object)[0] or UNREAD
-        return outcomes
+        edits = [edit for edit in self.edits.values() if edit.rewritten is not None]
+        return {edit.id: find_outcome(edit.rewritten or "", edit.object)[0] or UNREAD for edit in edits}
 
     @cached_property
     def all_scores(self) -> ScoreTable:

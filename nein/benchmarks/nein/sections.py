@@ -32,7 +32,7 @@ BY_JUDGE = (EDITOR, Row("metric", "judge", REMOVAL_JUDGES))
 
 def make_sections(comparisons: Table = COMPARISONS) -> list[Section]:
     """All sections, in the order of the page, which leaves out tables without estimates."""
-    columns = (_expand_metrics({}), SCORED)
+    columns = (_expand_metrics({}), *tables.COUNTS)
     breakdowns = []
     for key, title in {"by_template": "negative instruction", "by_object": "object"}.items():
         breakdowns.append(Table(key, f"By {title}", (*RUN, Row("group", title)), columns))
@@ -49,12 +49,8 @@ def make_sections(comparisons: Table = COMPARISONS) -> list[Section]:
 
 
 # --- columns and cells -----------------------------------------------------------------------
-SCORED = Column("scored", {}, count_scored)
-
-
 def _entry_columns(column: str, titles: Mapping[str, Any], show: Show | None = None) -> list[Column]:
-    """A table's columns, each for one entry of `column`, which is a column of the frame. titles: title ->
-    entry; show: the text of a cell (default: the estimate)."""
+    """A column of a table per entry of `column`, a column of the frame. titles: title -> entry."""
     return [Column(title, {column: name}, show or estimate()) for title, name in titles.items()]
 
 
@@ -118,7 +114,7 @@ def _make_families() -> Section:
     """Tables by family of negation, and by the difficulty of a sentence if it is known."""
     rows = [*RUN, Row("group", "family")]
     selection = {"task": "families", "metric": _list_metrics(presence=True)}
-    columns = [_expand_metrics(selection), SCORED]
+    columns = [_expand_metrics(selection), *tables.COUNTS]
     by_family = Table("families", "By family of negation", rows, columns, selection)
     rows = [*rows, METRIC, Row("axis", "how many")]
     selection = {**selection, "task": "difficulty"}
@@ -163,7 +159,6 @@ def _make_gap() -> Section:
         "from the same noise. Gap: the paired difference. Ratio: – if nothing was removed."
     )
     overall = Table("gap", "Negation gap", BY_JUDGE, columns, note=note)
-    # The gap by template.
     rows = (*BY_JUDGE, Row("group", "negative instruction"))
     columns = [Column("gap (points)"), Column("pairs", show=count())]
     note = "Paired by sample, intervals clustered by source image; not corrected for their number."
@@ -250,7 +245,6 @@ def _make_judges() -> Section:
     )
     rows = (Row("judge"), Row("group", "pictures"))
     calibration = Table("calibration", "Judges on known truth", rows, columns, note=note)
-    # Controls.
     answers = {"yes before": "before", "after": "after", "fall": "fall", "same answer": "same"}
     columns = [
         *_entry_columns("metric", answers),
@@ -282,7 +276,6 @@ def _make_judges() -> Section:
     columns = [*_entry_columns("statistic", agree), Column("samples", {"statistic": "same"}, count())]
     note = "Removal by VQA against removal by detection. –: all verdicts are the same."
     agreement = Table("agreement", "Agreement of the judges", RUN, columns, note=note)
-    # Their soft scores.
     caption = "Reliability of the judges' soft scores on pictures of known truth"
     layout: Any = {"x": "score", "line": "judge", "panel": ("group",), "limits": (-2, 102), "diagonal": True}
     layout["axes"] = ("soft score", "per cent really present")

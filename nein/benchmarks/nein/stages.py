@@ -85,7 +85,6 @@ class Edit(Stage):
         rows: list[EditRow] = []
         images_made: list[tuple[Path, np.ndarray]] = []  # (file, (H, W, 3) uint8)
         for index, (sample, image) in zip(self.blocks.needed(number), members, strict=True):
-            # The request.
             row = EditRow(sample.id, sample.source_id, sample.object, sample.instruction(self.run.track))
             row.template = sample.template if self.run.track == "negative" else None
             row.family, row.stays, row.difficulty = sample.family, sample.stays, dict(sample.difficulty)
@@ -94,7 +93,6 @@ class Edit(Stage):
             if isinstance(image, str):
                 row.error = image
                 continue
-            # The answer.
             result, row.orientation = results[sample.id]
             row.sample_sha256 = pixel_digest(image)
             row.note = result.note
@@ -103,7 +101,7 @@ class Edit(Stage):
             if result.image is None:
                 row.error = result.error or "the editor gave no image and no reason"
                 row.refused = result.refused
-                row.again = result.transient and not result.refused
+                row.again = result.transient and not result.refused  # another try may succeed
                 continue
             row.image = self.run.image_name(index, sample.id)
             row.sha256 = pixel_digest(result.image)
@@ -210,8 +208,7 @@ class Score(Stage):
     metrics: Sequence[str]  # in the order of the table
     model: Model  # a `Scorer`
     config: EvalConfig
-    # Answers of a log, by `runs.question_key`, from which removal_vqa is scored; None: the judge is asked.
-    answers: Mapping[str, str] | None = None
+    answers: Mapping[str, str] | None = None  # of a log, by `runs.question_key`: they decide removal_vqa
 
     def __post_init__(self) -> None:
         self.judged = [name for name in self.metrics if self.answers is None or name != "removal_vqa"]
@@ -244,8 +241,7 @@ class Score(Stage):
         return image, "" if isinstance(image, str) else pixel_digest(image)
 
     def _make_pair(self, sample: Sample, edit: EditRow, read: Callable[..., Any]) -> EditPair:
-        """The images of a sample that the metrics need; in place of an unusable image, the reason. read:
-        `_read_with_digest`, or a cache of it."""
+        """The images of a sample that the metrics need, or reasons. read: a cache of `_read_with_digest`."""
         if edit.image is None:
             return EditPair(sample.id, edit.why_not)
         needed = {image for name in self.metrics for image in METRICS[name].images}
