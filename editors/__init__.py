@@ -75,7 +75,7 @@ def supports(name: str, feature: str) -> bool:
     if row is None or feature not in row.can:
         return False
     recipe = PIPELINES.get(row.pipeline or "", {})
-    return feature != "negative_prompt" or recipe.get("negative_guidance", {}) is not None
+    return feature != "negative_prompt" or recipe.get("negative_guidance", {}) is not None  # null: takes none
 
 
 def check(name: str, **overrides: Any) -> None:

@@ -57,13 +57,13 @@ class AttentionRecord:
 # A rule maps (query, prompt, negative, in_prompt) to features (B, cells, heads * d).
 #   query             (B, heads, cells, d)
 #   prompt, negative  `KeyValue` of the prompt and of the negative prompt
-#   in_prompt         (B, tokens) bool, False for padding of the negative prompt
+#   in_prompt         (B, T) bool, False for padding of the negative prompt
 
-KeyValue = tuple[Tensor, Tensor]  # (B, heads, tokens, d) each
+KeyValue = tuple[Tensor, Tensor]  # (B, heads, T, d) each
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
-    """softmax(Q K^T / sqrt(d)) V: inputs (B, heads, tokens, d), output (B, tokens, heads * d)."""
+    """softmax(Q K^T / sqrt(d)) V, for a query (B, heads, cells, d): (B, cells, heads * d)."""
     output = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
     return output.transpose(1, 2).flatten(2)
 
@@ -99,13 +99,13 @@ class Vsf:
     bias: float = 0.2
 
     def __call__(self, query: Tensor, prompt: KeyValue, negative: KeyValue, in_prompt: Tensor) -> Tensor:
-        key = torch.cat([prompt[0], negative[0]], 2)  # (B, heads, 2 * tokens, d)
-        value = torch.cat([prompt[1], -self.scale * negative[1]], 2)  # (B, heads, 2 * tokens, d)
+        key = torch.cat([prompt[0], negative[0]], 2)  # (B, heads, 2 T, d)
+        value = torch.cat([prompt[1], -self.scale * negative[1]], 2)  # (B, heads, 2 T, d)
         # Added to the scores: 0 for the prompt, -bias for the negative prompt, -inf for its padding
         of_negative = torch.full(in_prompt.shape, -self.bias, dtype=query.dtype, device=query.device)
-        of_negative = of_negative.masked_fill(~in_prompt, -math.inf)  # (B, tokens)
-        mask = torch.nn.functional.pad(of_negative, (prompt[0].shape[2], 0))  # (B, 2 * tokens), 0 on the left
-        return attend(query, key, value, mask[:, None, None])  # (B, 1, 1, 2 * tokens)
+        of_negative = of_negative.masked_fill(~in_prompt, -math.inf)  # (B, T)
+        mask = torch.nn.functional.pad(of_negative, (prompt[0].shape[2], 0))  # (B, 2 T), 0 on the left
+        return attend(query, key, value, mask[:, None, None])  # (B, 1, 1, 2 T)
 
 
 RULES: dict[str, Nag | Vsf] = {"nag": Nag(), "vsf": Vsf()}
@@ -123,14 +123,14 @@ class NegativePrompts:
 
     rule: Nag | Vsf
     rows: Sequence[int]  # indices into the rows of the call
-    states: Tensor  # (rows, tokens, width), by the text encoder
-    in_prompt: Tensor  # (rows, tokens) bool, False for padding
+    states: Tensor  # (rows, T, width), by the text encoder
+    in_prompt: Tensor  # (rows, T) bool, False for padding
 
     def guide(self, attn: Any, hidden_states: Tensor, text: Tensor, output: Tensor) -> Tensor:
         """`output` of the layer `attn`, (R, h * w, heads * d) for the R rows of the call, with the `rows`
-        recomputed by the rule. hidden_states: (R, h * w, width); text: (R, tokens, width)."""
+        recomputed by the rule. hidden_states: (R, h * w, width); text: (R, T, width)."""
 
-        def split_heads(states: Tensor) -> Tensor:  # (B, tokens, heads * d) => (B, heads, tokens, d)
+        def split_heads(states: Tensor) -> Tensor:  # (B, T, heads * d) => (B, heads, T, d)
             return states.unflatten(-1, (attn.heads, -1)).transpose(1, 2)
 
         rows = torch.tensor(self.rows, device=output.device)
@@ -145,11 +145,9 @@ class NegativePrompts:
 
 class Processor:
     """Attention processor: diffusers' own, unless probabilities are recorded or weighted, or rows are guided.
-
     `record`, `weights` and `negatives` are the UNet's `cross_attention_kwargs`. weights: (rows of the call,
-    tokens), factor of each token's probability, without renormalization: c in "Attention Re-weighting",
-    Prompt-to-Prompt (arXiv:2208.01626), section 3.2.
-    """
+    T), factor of each token's probability, without renormalization: c in "Attention Re-weighting",
+    Prompt-to-Prompt (arXiv:2208.01626), section 3.2."""
 
     def __init__(self, is_recorded: bool) -> None:
         self._is_recorded = is_recorded  # whether `record` takes this layer
@@ -161,7 +159,7 @@ class Processor:
         hidden_states: Tensor,
         encoder_hidden_states: Tensor | None = None,
         attention_mask: Tensor | None = None,
-        temb: Tensor | None = None,
+        temb: Tensor | None = None,  # unused; diffusers passes it
         record: AttentionRecord | None = None,
         weights: Tensor | None = None,
         negatives: NegativePrompts | None = None,
@@ -202,11 +200,11 @@ def install_processors(unet: Any) -> None:
 
 
 def weigh_tokens(tokenizer: Any, text: str, factors: Mapping[str, float]) -> Tensor:
-    """Factor of every token of `text`, padded as for the text encoder, (tokens,) float32: 1, except for the
+    """Factor of every token of `text`, padded as for the text encoder, (T,) float32: 1, except for the
     words of `factors`, upper or lower case. Part of a longer word ("car" in "cartoon") counts only if the
     word itself is absent. Raises ValueError for a word that is not in the text."""
     encoded = tokenizer(text, padding="max_length", truncation=True, return_offsets_mapping=True)
-    weights = torch.ones(len(encoded["input_ids"]), dtype=torch.float32)  # (tokens,)
+    weights = torch.ones(len(encoded["input_ids"]), dtype=torch.float32)  # (T,)
     for word, factor in factors.items():
         pattern = re.escape(word)
         matches = list(re.finditer(rf"(?<!\w){pattern}(?!\w)", text, re.IGNORECASE))  # whole words

@@ -131,7 +131,7 @@ class DiffusersPipeline(Editor):
         if choose("offload", offload, OFFLOADS) != "none" and self._device.type == "cpu":
             raise EditorError(f"offload is {offload!r}, which needs a GPU, but the device is 'cpu'")
 
-        # Load the pipeline; published: facts that the checkpoint states of itself
+        # Load the pipeline; published: what the checkpoint says of itself
         if isinstance(checkpoint, str):
             label = checkpoint
             options: Json = {"class_name": pipeline, "config": config, "dtype": dtype, "rewriter": rewriter}
@@ -336,8 +336,8 @@ def load_checkpoint(
     dtype: str,
     rewriter: bool,
 ) -> tuple[Any, Json]:
-    """(pipeline, published: the class that the checkpoint declares). Raises EditorError. class_name: to load,
-    one of `recipes`; None: the declared one. Other options: as in `DiffusersPipeline`."""
+    """(pipeline, published: what the checkpoint says of itself). Raises EditorError. class_name: to load, one
+    of `recipes`; None: the one that the checkpoint declares. Other options: as in `DiffusersPipeline`."""
     source, file = checkpoint, ""
     if not is_local(checkpoint):
         source, _, file = checkpoint.partition(":")  # "owner/name:FILE"
@@ -369,8 +369,10 @@ def load_checkpoint(
         cls = getattr(diffusers, chosen)
         if not is_modular:
             check_parts(index, checkpoint, source, revision)
-            dtypes = {"default": torch_dtype(dtype), **dict.fromkeys(recipe.float32, torch.float32)}
-            options: dict[str, Any] = {"torch_dtype": dtypes if recipe.float32 else torch_dtype(dtype)}
+            options: dict[str, Any] = {"torch_dtype": torch_dtype(dtype)}
+            if recipe.float32:
+                exceptions = dict.fromkeys(recipe.float32, torch.float32)  # component -> dtype
+                options["torch_dtype"] = {"default": torch_dtype(dtype), **exceptions}
             if "safety_checker" in index:
                 options["safety_checker"] = None
             return cls.from_pretrained(source, revision=revision, use_safetensors=True, **options), published

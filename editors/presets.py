@@ -89,7 +89,7 @@ DEFAULT_CONFIG = "timbrooks/instruct-pix2pix"
 
 #: File name of diffusers' `save_lora_weights`.
 LORA = "pytorch_lora_weights.safetensors"
-OPENAI = "https://api.openai.com/v1"  # URL of openai:MODEL
+OPENAI = "https://api.openai.com/v1"  # of openai:MODEL without OPENAI_BASE_URL
 
 
 def split_lora(reference: str) -> tuple[str, str]:

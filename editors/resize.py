@@ -21,10 +21,8 @@ Size = tuple[int, int]  # (width, height)
 
 
 def squash(image: np.ndarray, resolution: int) -> np.ndarray:
-    """Stretch to resolution x resolution with bicubic, whatever the aspect ratio.
-
-    Source: README of github.com/UCSC-VLAA/HQ-Edit @ 3730500 (`resize((512, 512))`, PIL's default filter).
-    """
+    """Stretch to resolution x resolution with bicubic, whatever the aspect ratio. Source: README of
+    github.com/UCSC-VLAA/HQ-Edit @ 3730500 (`resize((512, 512))`, PIL's default filter)."""
     return np.array(Image.fromarray(image).resize((resolution, resolution), Image.Resampling.BICUBIC))
 
 
@@ -37,11 +35,9 @@ class Frame(NamedTuple):
 
 
 def zone_frame(width: int, height: int, resolution: int = 512) -> Frame:
-    """Frame of rule "zone" for an image of `width` x `height` pixels.
-
-    An image is never enlarged; the longer side is scaled down to `resolution` if it exceeds it. Source:
-    `check_image_size` of github.com/lsl001006/ZONE @ 9788584 (there with 512, and multiples of 32).
-    """
+    """Frame of rule "zone" for an image of `width` x `height` pixels. An image is never enlarged; the longer
+    side is scaled down to `resolution` if it exceeds it. Source: `check_image_size` of
+    github.com/lsl001006/ZONE @ 9788584 (there with 512, and multiples of 32)."""
     longest = max(width, height)
     if longest > resolution:
         # At least one pixel: the original fails for a very thin image.
@@ -77,11 +73,9 @@ def area32(size: Size, resolution: int) -> Size:
 
 
 def kontext(size: Size, resolution: int) -> Size:
-    """Training size of FLUX.1 Kontext with the nearest aspect ratio, scaled to `resolution`.
-
-    By default the pipeline returns a square for every image. Sizes: diffusers 0.42.1,
-    PREFERRED_KONTEXT_RESOLUTIONS in pipelines/flux/pipeline_flux_kontext.py (for 1024).
-    """
+    """Training size of FLUX.1 Kontext with the nearest aspect ratio, scaled to `resolution`. By default the
+    pipeline returns a square for every image. Sizes: diffusers 0.42.1, PREFERRED_KONTEXT_RESOLUTIONS in
+    pipelines/flux/pipeline_flux_kontext.py (for 1024)."""
     widths = (672, 688, 720, 752, 800, 832, 880, 944, 1024, 1104, 1184, 1248, 1328, 1392, 1456, 1504, 1568)
     sizes = zip(widths, reversed(widths), strict=True)  # the heights are the same numbers
     width, height = min(sizes, key=lambda one: abs(size[0] / size[1] - one[0] / one[1]))
@@ -91,9 +85,7 @@ def kontext(size: Size, resolution: int) -> Size:
 
 def chronoedit(size: Size, resolution: int) -> Size:
     """Size with an area near resolution x resolution (for 960: 720 x 1280), sides floored to multiples of 16.
-
-    Source: example in diffusers 0.42.1, pipelines/chronoedit/pipeline_chronoedit.py.
-    """
+    Source: example in diffusers 0.42.1, pipelines/chronoedit/pipeline_chronoedit.py."""
     ratio = math.sqrt(size[1] / size[0])
     width, height = round(resolution / ratio) // 16 * 16, round(resolution * ratio) // 16 * 16
     return max(16, width), max(16, height)

@@ -20,20 +20,16 @@ from nein.loading.digests import Json
 
 
 def euler_ancestral(config: Mapping[str, Any]) -> Any:
-    """Euler-ancestral scheduler with the noise schedule of `config`, a checkpoint's own scheduler.
-
-    Spacing is "linspace", as in the original code (k-diffusion's CompVisDenoiser.get_sigmas); many
-    checkpoints say "leading", which starts at a lower noise level (11.0 instead of 14.6 with 20 steps).
-    """
+    """Euler-ancestral scheduler with the noise schedule of `config`, a checkpoint's own scheduler. Spacing is
+    "linspace", as in the original code (k-diffusion's CompVisDenoiser.get_sigmas); many checkpoints say
+    "leading", which starts at a lower noise level (11.0 instead of 14.6 with 20 steps)."""
     return EulerAncestralDiscreteScheduler.from_config(config, timestep_spacing="linspace", steps_offset=0)
 
 
 def dpm_solver(config: Mapping[str, Any]) -> Any:
-    """Second-order DPM-Solver++ (arXiv:2211.01095) with the noise schedule of `config`.
-
-    Spacing as in `euler_ancestral`. The last step ends at the lowest trained noise level, not at zero, and is
-    of second order, as in diffusers 0.18, to which ZONE is pinned.
-    """
+    """Second-order DPM-Solver++ (arXiv:2211.01095) with the noise schedule of `config`, and spacing as in
+    `euler_ancestral`. The last step ends at the lowest trained noise level, not at zero, and is of second
+    order, as in diffusers 0.18, to which ZONE is pinned."""
     return DPMSolverMultistepScheduler.from_config(
         config, timestep_spacing="linspace", steps_offset=0, final_sigmas_type="sigma_min"
     )
@@ -53,20 +49,16 @@ def effective_config(scheduler: Any) -> Json:
 
 def guide(prediction: Tensor, text_scale: float, image_scale: float) -> Tensor:
     """e_uncond + s_T (e_text - e_image) + s_I (e_image - e_uncond): InstructPix2Pix, arXiv:2211.09800, eq. 3.
-
-    prediction: (3 B, ...) in the order [instruction + image, "" + image, "" + zero image]; returns (B, ...).
-    """
+    prediction: (3 B, ...), in the order [instruction + image, "" + image, "" + zero image] -> (B, ...)."""
     text, image, uncond = prediction.chunk(3)
     return uncond + text_scale * (text - image) + image_scale * (image - uncond)
 
 
 def guide_both(prediction: Tensor, text_scale: float, image_scale: float) -> Tensor:
-    """(e_image + e_text) / 2 + s_T (e_both - e_image) + s_I (e_both - e_text).
-
-    prediction: (3 B, ...) in the order [instruction + image, "" + image, instruction + zero image]; returns
-    (B, ...). The model was never trained without both conditions. Source: edit_cli.py of
-    github.com/cientgu/InstructDiffusion @ 435f0c3 (arXiv:2309.03895).
-    """
+    """(e_image + e_text) / 2 + s_T (e_both - e_image) + s_I (e_both - e_text): InstructDiffusion
+    (arXiv:2309.03895), edit_cli.py of github.com/cientgu/InstructDiffusion @ 435f0c3, whose model was never
+    trained without both conditions. prediction: (3 B, ...) in the order [instruction + image, "" + image,
+    instruction + zero image] -> (B, ...)."""
     both, image, text = prediction.chunk(3)
     return 0.5 * (image + text) + text_scale * (both - image) + image_scale * (both - text)
 

@@ -286,12 +286,10 @@ def load_classifier(reference: str) -> ActionClassifier:
 
 
 def decide_action(logits: Tensor, tokens: int, protocol: str) -> str:
-    """Action of an instruction. logits: (T, 3); tokens: number of positions that are not padding.
-
-    "fixed": the class with the largest logit at any real token. "paper": the class whose largest logit has
-    the latest position (the first of equal ones) of all T: the released code uses the indices of torch.max
-    instead of its values.
-    """
+    """Action of an instruction. logits: (T, 3); tokens: number of positions that are not padding. "fixed":
+    the class with the largest logit at any real token. "paper": the class whose largest logit has the latest
+    position of all T (the first of equal ones), since the released code uses the indices of torch.max
+    instead of its values."""
     if protocol == "paper":
         # `argmax` does not return the first of equal positions on every device.
         positions = [int((column == column.max()).nonzero()[0]) for column in logits.T]  # of each action
@@ -304,10 +302,7 @@ def decide_action(logits: Tensor, tokens: int, protocol: str) -> str:
 
 def choose_rival(attention: Array, tokens: int, against: str) -> Array:
     """Attention map (h, w) that the first token's is compared with: the end mark's ("last"), or the sum over
-    all words ("words").
-
-    attention  (h, w, T) over all positions; the first `tokens` are the sentence with both end marks.
-    """
+    all words ("words"). attention: (h, w, T); its first `tokens` are the sentence with both end marks."""
     if against == "last" or tokens < 3:
         return attention[..., tokens - 1]
     return attention[..., 1 : tokens - 1].sum(-1)
@@ -339,12 +334,9 @@ def make_rough_mask(difference: Array, size: tuple[int, int], threshold: int) ->
 
 
 def drop_small(mask: Array, least: int, protocol: str) -> Array:
-    """Mask without (4-connected) components of an area below `least`.
-
-    "fixed": the area is the number of pixels, and the component is removed. "paper": the area is the number
-    of pixels times the component's number in reading order, since the released code sums labels, and the
-    bounding box is cleared with all that it contains.
-    """
+    """Mask without (4-connected) components of an area below `least`. "fixed": the area is the number of
+    pixels, and the component is removed. "paper": the area is the number of pixels times the component's
+    number in reading order, since the released code sums labels; its bounding box is cleared."""
     labels = ndimage.label(mask)[0]
     cleaned = mask.copy()
     for number, region in enumerate(ndimage.find_objects(labels), 1):
@@ -356,11 +348,9 @@ def drop_small(mask: Array, least: int, protocol: str) -> Array:
 
 
 class Segmenter:
-    """Segments of an image by SAM (arXiv:2304.02643), queried at a grid of points. Always float32.
-
-    Fixed settings are those of SamAutomaticMaskGenerator of github.com/facebookresearch/segment-anything:
-    cut-off shift 1, boxes suppressed at an IoU of 0.7, no crops.
-    """
+    """Segments of an image by SAM (arXiv:2304.02643), queried at a grid of points. Always float32. Fixed
+    settings are those of SamAutomaticMaskGenerator of github.com/facebookresearch/segment-anything: cut-off
+    shift 1, boxes suppressed at an IoU of 0.7, no crops."""
 
     def __init__(self, checkpoint: str, device: torch.device, settings: Settings) -> None:
         source, revision = locate(checkpoint)
@@ -399,11 +389,8 @@ def best_segment(rough: Array, segments: Sequence[Array]) -> tuple[int | None, f
 
 def find_smooth_edge(source: Array, edited: Array, dilated: Array, settings: Settings) -> Array:
     """Mask M of the edge smoother, (H, W) bool: low frequencies of edit and source differ in the dilated
-    segment.
-
-    "paper" weighs gray as if RGB were BGR, wraps values above 255, and centers the disk of frequencies at row
-    W // 2 and column H // 2, since the released code swaps the two for OpenCV; "fixed" does none of that.
-    """
+    segment. "paper" weighs gray as if RGB were BGR, wraps values above 255, and centers the disk of
+    frequencies at row W // 2 and column H // 2, since the released code swaps the two for OpenCV."""
     is_paper = settings.protocol == "paper"
     grays = []  # (H, W) float64, of the edit and of the source
     for image in (edited, source):
@@ -433,12 +420,10 @@ def blend_layer(
     source: Array, edited: Array, fine: Array, layer: Array, smooth: Array, settings: Settings
 ) -> Array:
     """Result (H, W, 3) uint8: the pasted layer, its edge mixed as alpha * edited + (1 - alpha) * source,
-    truncated. fine: the segment; layer: of step 10; smooth: M of `find_smooth_edge`.
-
-    "paper" pastes the edit on M and mixes wherever exactly one of M and the segment is true: it subtracts the
-    masks as bytes, and 0 - 255 wraps to 1; the layer is unused. "fixed" pastes the layer and mixes on the
-    rest of M, which is the edge around the layer.
-    """
+    truncated. fine: the segment; layer: of step 10; smooth: M of `find_smooth_edge`. "paper" pastes the edit
+    on M and mixes wherever exactly one of M and the segment is true: it subtracts the masks as bytes, and
+    0 - 255 wraps to 1; the layer is unused. "fixed" pastes the layer and mixes on the rest of M, which is the
+    edge around the layer."""
     alpha = settings.edge_alpha
     mixed = (alpha * edited.astype(np.float64) + (1 - alpha) * source.astype(np.float64)).astype(np.uint8)
     is_paper = settings.protocol == "paper"

@@ -94,7 +94,7 @@ def read_file(path: Path, *, ema: bool | None = None, config: str | None = None)
     from nein.editors.sampling import euler_ancestral
     from nein.loading.weights import read_checkpoint
 
-    # Tensors of the file
+    # Tensors of the file, which Lightning nests in "state_dict"
     content, left_out = read_checkpoint(path, inert=True)
     while isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
         content = content["state_dict"]
@@ -116,10 +116,9 @@ def read_file(path: Path, *, ema: bool | None = None, config: str | None = None)
         vae_config = diffusers.AutoencoderKL.load_config(**where, subfolder="vae")
         text_config = CLIPTextConfig.from_pretrained(**where, subfolder="text_encoder")
         tokenizer = CLIPTokenizer.from_pretrained(**where, subfolder="tokenizer")
-        _, scheduler_class = diffusers.StableDiffusionInstructPix2PixPipeline.load_config(**where)[
-            "scheduler"
-        ]
-        scheduler_config = getattr(diffusers, scheduler_class).load_config(**where, subfolder="scheduler")
+        index = diffusers.StableDiffusionInstructPix2PixPipeline.load_config(**where)
+        _, class_name = index["scheduler"]
+        scheduler_config = getattr(diffusers, class_name).load_config(**where, subfolder="scheduler")
     unet_config["in_channels"] = in_channels
 
     # Models, first without memory, then with the tensors under diffusers' names

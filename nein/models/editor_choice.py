@@ -55,11 +55,6 @@ class EditorChoice:
         return self.instance if isinstance(self.instance, ExternalEdits) else None
 
     @property
-    def place(self) -> str:
-        """ "device" or "remote": see `nein.engine.stages.Model`."""
-        return "device" if self.requests is None else "remote"
-
-    @property
     def requests(self) -> int | None:
         """Number of parallel edits, each a block; 0: as many as the command says; None: it edits batches."""
         if self.instance is not None:

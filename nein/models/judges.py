@@ -130,11 +130,9 @@ NAMES_NOTHING = "the sentence names nothing that is to be gone"
 
 
 class RemovalReward(RewardJudge):
-    """Scores an edit by a yes/no judge, who is asked for each thing to remove (`find_removals`).
-
-    A thing's score is P(no) / (P(yes) + P(no)), or 1 or 0 without probabilities; the edit's is the lowest. A
-    sentence that names nothing, or an answer that is neither yes nor no, leaves an edit unscored.
-    """
+    """Scores an edit by a yes/no judge, who is asked for each thing to remove (`find_removals`). A thing's
+    score is P(no) / (P(yes) + P(no)), or 1 or 0 without probabilities; the edit's is the lowest. A sentence
+    that names nothing, or an answer that is neither yes nor no, leaves an edit unscored."""
 
     def __init__(self, judge: Any, article: str = "none") -> None:
         super().__init__(judge)

@@ -183,7 +183,8 @@ def _make_model(config: EvalConfig, choice: EditorChoice, device: str, loaders: 
     load_plain = loaders.setdefault((choice.without_remedy or choice).name, Shared(load))
     name = f"{choice.name}/{choice.external.track}" if choice.external else choice.name
     load_mended = functools.partial(_load_editor, config, choice, device, load_plain)
-    return Model.one(name, load_mended, choice.place, kind="editor", requests=choice.requests or 0)
+    place = "device" if choice.requests is None else "remote"
+    return Model.one(name, load_mended, place, kind="editor", requests=choice.requests or 0)
 
 
 def _load_editor(config: EvalConfig, choice: EditorChoice, device: str, load_plain: Load) -> Editor:

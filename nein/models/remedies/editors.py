@@ -2,7 +2,7 @@
 or choose the best of several edits.
 
 Remedies see only what a user would type: a rule (`nein.wording.denials`) or a rewriter finds in the sentence
-what it denies. Parts: names of remedies; wrappers of editors; sums of usage.
+what it denies. Parts: names of remedies; wrappers of editors.
 """
 
 from __future__ import annotations
@@ -164,8 +164,19 @@ def _keep_image(request: EditRequest, rewritten: str | None = None) -> Prepared:
     return EditResult(request.id, request.image.copy(), rewritten=rewritten), AFFIRMED
 
 
+def add_usage(first: Mapping[str, Any], second: Mapping[str, Any]) -> Json:
+    """The usage of two models: numbers of one name are summed, and mappings likewise."""
+    total = {**first, **second}
+    for name in first.keys() & second.keys():
+        if isinstance(first[name], Mapping):
+            total[name] = add_usage(first[name], second[name])
+        elif isinstance(first[name], int | float):
+            total[name] = first[name] + second[name]
+    return total
+
+
 class ByRule(WithRemedy):
-    """A remedy of `BY_RULE`, for the objects that `nein.wording.denials` reads as absent."""
+    """A remedy of `BY_RULE`, for the objects that a sentence denies (`nein.wording.denials`)."""
 
     def __init__(self, editor: Any, remedy: str) -> None:
         super().__init__(editor, remedy, {"arm": remedy, "reads": "nein.wording.denials"})
@@ -222,12 +233,10 @@ class Rewrite(WithRemedy):
 
 
 class BestOf(WithRemedy):
-    """Edits every request `count` times; a judge chooses one of the edits.
-
-    Candidate 1 is the edit without the remedy. The candidates of a sample are judged together, without other
-    samples, so that batches do not change a choice. Of equal scores the first wins. A candidate that cannot
-    be judged is not chosen; if none can, the sample has no edit. The note has all scores.
-    """
+    """Edits every request `count` times; a judge chooses one of them. Candidate 1 is the edit without the
+    remedy. The candidates of a sample are judged together, without other samples, so that batches do not
+    change a choice. Of equal scores the first wins. A candidate that cannot be judged is not chosen; if none
+    can, the sample has no edit. The note has all scores."""
 
     def __init__(self, editor: editors.Editor, judge: RewardJudge, count: int, remedy: str) -> None:
         facts = {"arm": "best-of", "candidates": count, "judge": judge.fingerprint}
@@ -266,17 +275,3 @@ class BestOf(WithRemedy):
 def make_seed(request: EditRequest, candidate: int) -> int:
     """The sample's seed for candidate 0; for others a seed from it and the sample's id."""
     return request.seed if candidate == 0 else sample_seed(int(request.seed), request.id, candidate)
-
-
-# --- sums of usage ---------------------------------------------------------------------------------------
-
-
-def add_usage(first: Mapping[str, Any], second: Mapping[str, Any]) -> Json:
-    """The usage of two models: numbers of one name are summed, and mappings likewise."""
-    total = {**first, **second}
-    for name in first.keys() & second.keys():
-        if isinstance(first[name], Mapping):
-            total[name] = add_usage(first[name], second[name])
-        elif isinstance(first[name], int | float):
-            total[name] = first[name] + second[name]
-    return total

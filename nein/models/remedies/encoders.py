@@ -44,6 +44,7 @@ class WithRemedy:
 
     def __init__(self, model: Any, facts: Json) -> None:
         self._model, self._facts = model, facts
+        # Attributes of every dual encoder (`nein.metrics.dual`)
         self.width, self.scale, self.bias = model.width, model.scale, model.bias
         self.quick_gelu = model.quick_gelu
         self.fingerprint = fingerprint({"model": model.fingerprint, **facts})
@@ -92,12 +93,10 @@ class Decomposed(WithRemedy):
 
 
 class SpaceVlm(WithRemedy):
-    """SpaceVLM (arXiv:2511.12331) moves a caption away from what it denies.
-
-    The affirmed part a and the denied part n are each the center of a cap of half-angle arccos(threshold) on
-    the sphere; the caption becomes the middle of that part of a's cap which lies outside n's cap. If nothing
-    is affirmed, a is "A photo of something", as in the published code.
-    """
+    """SpaceVLM (arXiv:2511.12331) moves a caption away from what it denies. The affirmed part a and denied
+    part n are each the center of a cap of half-angle arccos(threshold) on the sphere. The caption becomes the
+    middle of the part of a's cap outside n's cap. If nothing is affirmed, a is "A photo of something", as in
+    the published code."""
 
     def __init__(self, model: Any, threshold: float) -> None:
         super().__init__(model, {"arm": "spacevlm", "threshold": threshold})
@@ -106,10 +105,11 @@ class SpaceVlm(WithRemedy):
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
         features = self._model.encode_text(texts)  # (N, D)
         sentences = denials.read(texts)
-        denying = [k for k, sentence in enumerate(sentences) if sentence.absent]  # indices of texts
+        denying = [index for index, sentence in enumerate(sentences) if sentence.absent]
         if denying:
-            affirmed = [sentences[k].affirmed or "A photo of something" for k in denying]
-            denied = [f"A photo of {' and '.join(map(add_article, sentences[k].absent))}" for k in denying]
+            affirmed = [sentences[index].affirmed or "A photo of something" for index in denying]
+            absent = [map(add_article, sentences[index].absent) for index in denying]
+            denied = [f"A photo of {' and '.join(names)}" for names in absent]
             a, n = np.split(normalise(self._model.encode_text([*affirmed, *denied])), 2)  # (denying, D) each
             features[denying] = rotate_away(a, n, self.threshold)
         return features
