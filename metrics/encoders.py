@@ -379,9 +379,8 @@ def build_lpips(net: str, *, pretrained: bool, linear: bool = True) -> Any:
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         # lpips 0.1.4 calls torchvision with an argument from before version 0.13.
         warnings.filterwarnings("ignore", message=".*pretrained.*|.*weight enum.*", category=UserWarning)
-        module = lpips.LPIPS(
-            net=net, lpips=linear, pretrained=pretrained, pnet_rand=not pretrained, verbose=False
-        )
+        weights: dict[str, Any] = {"pretrained": pretrained, "pnet_rand": not pretrained}
+        module = lpips.LPIPS(net=net, lpips=linear, verbose=False, **weights)
     return module.eval().requires_grad_(False)
 
 
@@ -450,10 +449,9 @@ class SentenceEncoder(Described):
         return self._encode(list(texts))
 
     def _encode(self, inputs: list[Any]) -> np.ndarray:
+        options = {"show_progress_bar": False, "convert_to_numpy": True}
         with loading.exact():
-            features = self.model.encode(
-                inputs, batch_size=self.batch_size, show_progress_bar=False, convert_to_numpy=True
-            )
+            features = self.model.encode(inputs, batch_size=self.batch_size, **options)
         return np.asarray(features, dtype=np.float32)  # N D
 
 

@@ -25,6 +25,7 @@ Feature = np.ndarray | str
 Result = TypeVar("Result")
 
 
+# --- what is scored: edits -----------------------------------------------------------------
 @dataclass(frozen=True)
 class SceneObject:
     """An object in a drawn image."""
@@ -76,6 +77,7 @@ class EditPair:
         return None
 
 
+# --- how: settings, and batches with what their metrics share ------------------------------
 @dataclass(frozen=True)
 class Settings:
     """Options of scoring. `Metric.settings` names those that decide a metric's values.
@@ -170,9 +172,7 @@ class Batch:
 
     def caption_features(self, kind: str) -> list[Feature]:
         """Features of every item's caption."""
-        captions = list(
-            dict.fromkeys(item.caption for item in self.items if item.caption.strip())
-        )  # distinct
+        captions = list(dict.fromkeys(item.caption for item in self.items if item.caption.strip()))
         rows = self._encode(self.models[kind].encode_text, captions)
         by_caption = dict(zip(captions, rows, strict=True))
         return [by_caption.get(item.caption, "no caption") for item in self.items]
@@ -202,6 +202,7 @@ class Batch:
         return rows
 
 
+# --- metrics -------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Metric:
     """One metric, an entry of `metrics.table.METRICS`.
@@ -284,9 +285,9 @@ def score(metrics: Sequence[Metric], batch: Batch) -> dict[str, list[Score]]:
             usable[metric.images] = faults, replace(batch, items=items, names=names, _computed={})
         faults, part = usable[metric.images]
         scored = isolate(lambda items: metric.score(part.select(items)), part.items)  # noqa: B023 - called at once
-        positions = [index for index, fault in enumerate(faults) if fault is None]  # of the items in `part`
+        places = [index for index, fault in enumerate(faults) if fault is None]  # of the scored items
         results: list[Any] = list(faults)  # per item: a Score, or why there is none
-        for index, result in zip(positions, scored, strict=True):
+        for index, result in zip(places, scored, strict=True):
             results[index] = result
         scores[metric.name] = [Score(None, r) if isinstance(r, str) else r for r in results]
     return scores

@@ -105,7 +105,7 @@ class JudgedBatch:
         denied = [pair.object for pair in self.batch.items]
         return caption_objects(captions, protocol=protocol, excluded=denied)
 
-    def question(self, word: str) -> str:
+    def write_question(self, word: str) -> str:
         """Write the judge's question about an object; it is also part of the reply's key in the store."""
         if self.kind == "ovd":
             return f"label:{word}"
@@ -142,32 +142,32 @@ class JudgedBatch:
                     replies[word] = {"score": found.score, "box": [round(x, 2) for x in found.box]}
                 yield replies
             return
-        answers = self.judge.ask(images, [[self.question(word) for word in row] for row in words])
+        answers = self.judge.ask(images, [[self.write_question(word) for word in row] for row in words])
         for row, row_answers in zip(words, answers, strict=True):
             yield dict(zip(row, map(_describe_answer, row_answers), strict=True))
 
     def _ask_about_samples(self, words: Texts) -> list[dict[str, Reply]]:
         """Word -> reply per unedited sample, from the store or asked once and stored."""
         store, space = self.batch.records, self.judge.fingerprint
-        samples = [pair.find_sample(upright=self.kind == "ovd") for pair in self.batch.items]  # (key, image)
-        images: dict[str, Any] = dict(samples)
-        replies: dict[str, dict[str, Reply]] = {sample: {} for sample in images}  # sample -> word -> reply
-        missing: dict[str, dict[str, str]] = {}  # sample -> word -> its key in the store
-        for (sample, _), row in zip(samples, words, strict=True):
+        samples = [pair.find_sample(upright=self.kind == "ovd") for pair in self.batch.items]
+        images: dict[str, Any] = dict(samples)  # digest -> image
+        replies: dict[str, dict[str, Reply]] = {digest: {} for digest in images}  # digest -> word -> reply
+        missing: dict[str, dict[str, str]] = {}  # digest -> word -> its key in the store
+        for (digest, _), row in zip(samples, words, strict=True):
             for word in row:
-                key = hashlib.sha256(f"{sample}\0{self.question(word)}".encode()).hexdigest()
+                key = hashlib.sha256(f"{digest}\0{self.write_question(word)}".encode()).hexdigest()
                 if (stored := store.get(space, key)) is not None:
-                    replies[sample][word] = stored
+                    replies[digest][word] = stored
                 else:
-                    missing.setdefault(sample, {})[word] = key
-        new_replies = self._ask([images[sample] for sample in missing], list(map(list, missing.values())))
-        for (sample, keys), answers in zip(missing.items(), new_replies, strict=True):
-            replies[sample] |= answers
+                    missing.setdefault(digest, {})[word] = key
+        new_replies = self._ask([images[digest] for digest in missing], list(map(list, missing.values())))
+        for (digest, keys), answers in zip(missing.items(), new_replies, strict=True):
+            replies[digest] |= answers
             for word, reply in answers.items():
                 if not isinstance(reply, BaseException):  # a failure is asked again next time
                     store.put(space, keys[word], reply)
         rows = zip(samples, words, strict=True)
-        return [{word: replies[sample][word] for word in row} for (sample, _), row in rows]
+        return [{word: replies[digest][word] for word in row} for (digest, _), row in rows]
 
 
 def _describe_answer(answer: Any) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def removal_by_vqa(judged: JudgedBatch, observation: Observation) -> Score:
     if isinstance(reply, BaseException):
         return _make_unscored(reply, detail)
     answer = reply["answer"]
-    detail |= {**reply, "question": judged.question(observation.pair.object)}
+    detail |= {**reply, "question": judged.write_question(observation.pair.object)}
     present = not paper_says_removed(answer) if judged.by_paper else parse_yes_no(answer)
     if present is None:
         return Score(None, f"the answer {answer!r} is neither yes nor no", detail)

@@ -86,9 +86,8 @@ class BlipMatcher(Described):
     def _encode_texts(self, texts: Sequence[str], **image: torch.Tensor) -> torch.Tensor:
         """Run the text tower: states of the class token, (N, width). image: inputs that fuse an image."""
         limit = int(self.model.config.text_config.max_position_embeddings)
-        tokens = self.tokenizer(
-            list(texts), padding=True, truncation=True, max_length=limit, return_tensors="pt"
-        ).to(self.model.device)
+        options = {"padding": True, "truncation": True, "max_length": limit, "return_tensors": "pt"}
+        tokens = self.tokenizer(list(texts), **options).to(self.model.device)
         ids, mask = tokens["input_ids"], tokens["attention_mask"]
         return self.model.text_encoder(input_ids=ids, attention_mask=mask, **image).last_hidden_state[:, 0]
 

@@ -122,9 +122,8 @@ class Owlv2Detector(_Detector):
         columns = {label: q for q, label in enumerate(dict.fromkeys(itertools.chain(*labels)))}
         embeddings = torch.stack([self._queries[label][0] for label in columns])  # (Q, D)
         valid = torch.tensor([self._queries[label][1] for label in columns], device=features.device)  # (Q,)
-        logits, _ = self.model.class_predictor(
-            features, embeddings.expand(size, -1, -1), valid.expand(size, -1)
-        )  # (N, P, Q)
+        queries = embeddings.expand(size, -1, -1)  # (N, Q, D)
+        logits, _ = self.model.class_predictor(features, queries, valid.expand(size, -1))  # (N, P, Q)
         detections = []
         for row, image_logits, corners in zip(labels, logits, boxes, strict=True):
             own_logits = image_logits[:, [columns[label] for label in row]]  # (P, L), in the image's order
