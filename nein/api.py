@@ -205,11 +205,8 @@ def judge(
 def _run_benchmark(
     benchmark: Benchmark, config: Any, objects: Mapping[str, Any], load: Callable[[str, Any, str], Any]
 ) -> tuple[Benchmark, Path, tuple[str, ...]]:
-    """Runs a benchmark in this process; returns the first three fields of a `Result`.
-
-    objects  Name -> a user's object.
-    load     Function of (name, object, device): the model for the benchmark.
-    """
+    """Runs a benchmark in this process; returns the first three fields of a `Result`. objects: a user's, by
+    name; load: (name, object, device) -> the model for the benchmark."""
     if objects and config.on == "ray":
         raise UserError(f"on='ray' computes in other processes, which lack {', '.join(objects)}; omit `on`.")
     with contextlib.closing(start(config)) as executor:

@@ -198,18 +198,19 @@ def _submit(words: Sequence[str]) -> int:
     slurm.make_submitter(config, folder, "slurm")  # fails before anything is written
     file = (folder / "command.yaml").resolve()
     values = {item.name: getattr(config, item.name) for item in options.fields(config_class)}
-    atomic.write_text(file, options.dump(config_class(**{**values, "on": None})))
+    values["on"] = None  # a job is one process
+    atomic.write_text(file, options.dump(config_class(**values)))
     # --- submit the jobs
     typed = tuple(hide_credentials(word) for word in ("slurm", *name.split(), *flags))
-    last = slurm.Job((*name.split(), "--config", str(file)), typed)
+    last_job = slurm.Job((*name.split(), "--config", str(file)), typed)
     array_id, condition = "", ""  # of the last job, which waits for the array if there is one
     if config.array > 1:
-        shares = [dataclasses.replace(last, share=f"{r}/{config.array}") for r in range(config.array)]
+        shares = [dataclasses.replace(last_job, share=f"{r}/{config.array}") for r in range(config.array)]
         jobs = slurm.submit(shares, config, folder)
         array_id = str(jobs[0].job_id).partition("_")[0]  # of "<array>_<task>"
         condition = f", which starts when {array_id} has ended"
         print(f"Submitted {len(jobs)} jobs, {jobs[0].job_id} to {jobs[-1].job_id}, one share each.")
-    [job] = slurm.submit([last], config, folder, after=array_id)
+    [job] = slurm.submit([last_job], config, folder, after=array_id)
     print(f"Submitted {job.job_id}, which makes missing blocks and the report{condition}.")
     print(f"Scripts and logs: {folder}\nProgress: nein status {config.out_dir}")
     return 0

@@ -163,6 +163,10 @@ def agreement(printed: PaperEstimate, ours: Mapping[str, Any], preset: str, limi
     return "yes" if ours["low"] <= printed.value <= ours["high"] else "no"
 
 
+#: Options of a benchmark with paths; the others are printed and written with the estimates.
+PATH_OPTIONS = ("data", "images", "image-root", "cache", "negated")
+
+
 def run(config: ReproduceConfig) -> str | None:
     """Runs the benchmark; writes `FILE` and returns the comparison as text. None: other processes report."""
     from nein.benchmarks.runner import FIGURES_CSV
@@ -234,10 +238,6 @@ def run(config: ReproduceConfig) -> str | None:
     parts.append(_count_agreements([row[-1] for row in rows]))
     parts.append(tables.format_rows(costs, ("run", "stage", "hours of work", "GiB, host", "GiB, device")))
     return "\n\n".join([*parts, f"For others: {config.out_dir / FILE}\n"])
-
-
-#: Options of a benchmark with paths; the others are printed and written with the estimates.
-PATH_OPTIONS = ("data", "images", "image-root", "cache", "negated")
 
 
 def _count_agreements(verdicts: Sequence[str]) -> str:

@@ -93,8 +93,7 @@ class Threads(Options):
 
 @dataclass(kw_only=True)
 class Batches(Threads):
-    # Also the number of records per block.
-    batch_size: PositiveInt = option(16, "batch size; lower it on out-of-memory", "Machine")
+    batch_size: PositiveInt = option(16, "batch size; lower it on out-of-memory", "Machine")  # and block size
 
 
 @dataclass(kw_only=True)
@@ -137,7 +136,7 @@ class SlurmJobs(Options):
 
 
 @dataclass
-class Executor:
+class RayWorkers:
     """The workers of `--on ray`, on this machine or on the cluster of RAY_ADDRESS (HOST:PORT)."""
 
     workers: PositiveInt | None = option(None, "maximum number of workers")
@@ -153,7 +152,7 @@ class RuntimeOptions(DtypeOptions, OnDevice, Batches, Budget):
         "backend: threads (default), ranks (automatic under torchrun), ray, debug (sequential)",
         "Machine",
     )
-    executor: Executor = field(default_factory=Executor)
+    executor: RayWorkers = field(default_factory=RayWorkers)
 
 
 @dataclass(kw_only=True)

@@ -58,8 +58,8 @@ Device = Annotated[str, pydantic.AfterValidator(_check_device)]
 class Options:
     """Base of the options of a command, dataclasses with fields by `option` and `argument`."""
 
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(extra="forbid")  # unknown keys
-    presets: ClassVar[str | None] = None  # prefix of its files below `configs` ("negbench/eval-"); None: none
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(extra="forbid")  # of keys
+    presets: ClassVar[str | None] = None  # prefix of preset files in `configs` ("negbench/eval-"); None: none
     preset_option: ClassVar[str] = "preset"  # the option that names a preset
     preset_names: ClassVar[Sequence[str]] = ("nano", "paper")  # its values
     default_preset: ClassVar[str | None] = "nano"  # if that option is not given; None: then no preset

@@ -71,9 +71,10 @@ def remove_drafts(folder: Path, below: bool = True) -> None:  # below: in its su
 
     for parent, folders, names in os.walk(folder):
         for name in names:
-            if (draft := _DRAFT.fullmatch(name)) is None:
+            if (match := _DRAFT.fullmatch(name)) is None:
                 continue
-            path, (host, process) = Path(parent, name), draft.groups()
+            host, process = match.groups()
+            path = Path(parent, name)
             with contextlib.suppress(OSError):
                 ended = host == _HOST and not psutil.pid_exists(int(process))
                 if ended or time.time() - path.stat().st_mtime > _ABANDONED:

@@ -171,10 +171,10 @@ class Executor:
         try:
             for index, step in enumerate(steps):
                 if step.stage.depends_on_all:
-                    before = [other for other in steps[:index] if reads_all_of(step, other)]
+                    inputs = [other for other in steps[:index] if reads_all_of(step, other)]
                     if self.processes.size > 1:
-                        self._wait_for_ranks(before)
-                    if self._share_count > 1 and not all(map(_is_done, before)):
+                        self._wait_for_ranks(inputs)
+                    if self._share_count > 1 and not all(map(_is_done, inputs)):
                         continue  # the last command makes it, when all shares have ended
                 counts[index] = self._make_blocks(step)
                 needed_later = {other.stage.model.name for other in steps[index + 1 :] if other.stage.model}
@@ -302,7 +302,7 @@ class Executor:
         if self.device != "cpu" and model.place == "device":
             import torch
 
-            is_full = True  # mps does not tell
+            is_full = True  # assumed of mps, which does not tell
             if self.device.startswith("cuda"):
                 torch.cuda.empty_cache()
                 free, total = torch.cuda.mem_get_info(self.device)  # bytes

@@ -76,7 +76,7 @@ class Stage:
     outputs: tuple[str, ...]  # names of the files that it writes per block (`Folder.block_path`)
     blocks: Blocks  # which records are selected, and how they are divided
     model: Model | None = None  # argument of `work`, loaded before the first open block; None: no model
-    invalidates: tuple[str, ...] = ()  # outputs made from this one's ("scores": all below), removed with it
+    invalidates: tuple[str, ...] = ()  # outputs made from its rows ("scores": all below), removed with them
     depends_on_all: tuple[str, ...] = ()  # outputs of earlier stages that must be complete before it starts
     cut: bool = False  # whether a limit inside a block cuts it; a larger limit then makes it again
     asks: Mapping[str, int] = MappingProxyType({})  # served model -> approximate requests per record

@@ -56,7 +56,7 @@ Result = TypeVar("Result")
 
 
 class Pace:
-    """Limits the requests in flight of all threads; `stop` ends their waiting with CancelledError."""
+    """Limits how many requests all threads have in flight; `stop` ends their waiting with CancelledError."""
 
     def __init__(self, limit: int = 1) -> None:
         self._limit = limit
@@ -321,7 +321,7 @@ def compute_price(model: str, usage: Mapping[str, int], address: str = "") -> De
     try:
         return to_dollars(counts)
     except ValueError:  # a token is of two kinds (cached, image): all are priced as plain tokens
-        plain = {kind: counts[kind] for kind in ("input_tokens", "output_tokens") if kind in counts}
+        plain = {kind: count for kind, count in counts.items() if kind in ("input_tokens", "output_tokens")}
         return to_dollars(plain)
 
 

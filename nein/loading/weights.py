@@ -1,5 +1,5 @@
-"""Loading weights: dtypes and alignment; checks that weights and tokenizers fit a model; and reading
-checkpoints without running their code."""
+"""Helps to load weights: names dtypes and aligns memory, checks that weights and tokenizers fit a model, and
+reads checkpoints without running their code."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def check_tokenizer(tokenizer: Any, config: Any, source: str) -> None:
     config  The model's configuration; without `vocab_size` in its text part nothing is checked.
     source  Folder or hub id, for the message.
     """
-    text = config.get_text_config()
-    rows = getattr(text, "vocab_size", None)
+    text_config = config.get_text_config()
+    rows = getattr(text_config, "vocab_size", None)  # of the embedding: ids are below it
     if rows is None:
         return
     name = f"The tokenizer of '{source}'"
@@ -80,7 +80,7 @@ def check_tokenizer(tokenizer: Any, config: Any, source: str) -> None:
         raise UserError(f"{name} has {len(tokenizer)} words and the model's embedding {rows}; {advice}.")
     try:
         ids = tokenizer(PROBE)["input_ids"]
-        words = tokenizer(PROBE, add_special_tokens=False)["input_ids"]
+        word_ids = tokenizer(PROBE, add_special_tokens=False)["input_ids"]
     except Exception as error:  # the package tokenizers raises plain Exception
         raise UserError(f"{name} cannot read '{PROBE}' ({reason(error)}); {advice}.") from error
     if max(ids) >= rows:
@@ -94,15 +94,16 @@ def check_tokenizer(tokenizer: Any, config: Any, source: str) -> None:
 
         published = Tokenizer.from_file(str(file))
         published.no_padding()  # a file may turn it on
-        if published.encode(PROBE, add_special_tokens=False).ids != words:
+        if published.encode(PROBE, add_special_tokens=False).ids != word_ids:
             kind = type(tokenizer).__name__
             raise UserError(f"{name} is read as {kind}, which splits '{PROBE}' unlike its file; {advice}.")
 
     # --- the end token: CLIP's text towers pool at its configured id or, if that is 2, at the highest id
-    end = getattr(text, "eos_token_id", None)
-    end = max(ids) if end == 2 else end
+    configured_end = getattr(text_config, "eos_token_id", None)
+    end = max(ids) if configured_end == 2 else configured_end
     if type(tokenizer).__name__ == "CLIPTokenizer" and isinstance(end, int) and ids[-1] != end:
         raise UserError(f"{name} ends sentences with id {ids[-1]}, the model with {end}; {advice}.")
+    # --- padding
     if tokenizer.pad_token_id is None or tokenizer.pad_token_id >= rows:
         if tokenizer.eos_token_id is None or tokenizer.eos_token_id >= rows:
             raise UserError(f"{name} has no padding or end token among the model's {rows} words; {advice}.")
