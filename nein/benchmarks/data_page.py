@@ -36,7 +36,7 @@ def show(options: DataPageConfig) -> str:
     ending = Path(options.data).suffix.lower()
     benchmark = options.benchmark or {".jsonl": "negvqa", ".csv": "negbench"}.get(ending, "nein")
     read = {"nein": _read_nein, "negbench": _read_negbench, "negvqa": _read_negvqa}[benchmark]
-    every = list(read(options))
+    every = list(read(options))  # cards, whose pictures are not read yet
     # Samples by facet and entry, the commonest entries first.
     counts = Counter[tuple[str, str]]()
     for card in every:
@@ -79,7 +79,7 @@ def _read_nein(options: DataPageConfig) -> Iterator[cards.Card]:
         facets = {"Object": [sample.object], "Instruction": [instruction]}
         aside = f"source image {sample.source_id} · object: {sample.object} · caption: {sample.caption}"
         pictures: Any = [("sample", sample.sample_path), ("target", sample.source_path)]
-        yield cards.Card(sample.id, sample.negative, aside, facets, pictures=pictures)
+        yield cards.Card(sample.id, sample.negative, aside, facets=facets, pictures=pictures)
 
 
 def _read_negvqa(options: DataPageConfig) -> Iterator[cards.Card]:
@@ -88,13 +88,14 @@ def _read_negvqa(options: DataPageConfig) -> Iterator[cards.Card]:
         lines = [f"{name.capitalize()}: {text} ({item.answers[name]})" for name, text in questions]
         letters = zip(LETTERS, item.options, strict=False)
         lines.append(" · ".join(f"{letter}: {text}" for letter, text in letters))
-        facets, pictures = {"Subset": [item.subset], "Category": [item.category]}, [("", item.image)]
-        yield cards.Card(item.id, item.questions["original"], item.subset, facets, (), pictures, lines)  # type: ignore[arg-type]
+        facets = {"Subset": [item.subset], "Category": [item.category]}
+        shown: Any = {"pictures": [("", item.image)], "lines": lines}
+        yield cards.Card(item.id, item.questions["original"], item.subset, facets=facets, **shown)
 
 
 def _read_negbench(options: DataPageConfig) -> Iterator[cards.Card]:
-    roots, records = [options.images] if options.images else [], []
-    for data in loading.load(options.data, image_roots=roots):
+    records = []
+    for data in loading.load(options.data, image_roots=[options.images] if options.images else []):
         records += [(data, task, record) for task in data.tasks for record in task.records]
     for data, task, record in records:
         title, lines = record.texts[0], [*record.texts[1:]]
@@ -107,4 +108,4 @@ def _read_negbench(options: DataPageConfig) -> Iterator[cards.Card]:
         facets = {"Task": [f"{data.title}, {task.key}"], "Kind": [kind] if kind else []}
         pictures: Any = [("", (task.media, name)) for name in dict.fromkeys(record.images)]
         key = f"{task.name}/{task.variant}/{kind}/{record.id}"
-        yield cards.Card(key, title, kind, facets, (), pictures, lines)
+        yield cards.Card(key, title, kind, facets=facets, pictures=pictures, lines=lines)

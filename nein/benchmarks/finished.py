@@ -169,15 +169,12 @@ def write_overview(
     ours = board[board["source"] != PUBLISHED]
     names = dict.fromkeys(run.summary["model"] for _, runs in groups for run in runs)
     without_gap = ", ".join(name for name in names if name not in set(ours["model"]))
-    note = f"Without a gap, and so not here: {without_gap} (NeIn: nein eval --control remove)."
-    page = Page(
-        title,
-        f"{ours['model'].nunique()} models and remedies, {len(tests)} tests with those of the papers.",
-        [*NOTES, *([note] if without_gap else [])],
-        list_findings(ours),
-        links=links,
-        sections=make_sections(board),
-    )
+    notes = [*NOTES]
+    if without_gap:
+        notes.append(f"Without a gap, and so not here: {without_gap} (NeIn: nein eval --control remove).")
+    subtitle = f"{ours['model'].nunique()} models and remedies, {len(tests)} tests with those of the papers."
+    sections = make_sections(board)
+    page = Page(title, subtitle, notes, findings=list_findings(ours), links=links, sections=sections)
     files = write(out, board, page, formats)
     last = list_files(out, files, len(page.notes))
     last += [f"Pages: {', '.join(file for file, _ in links)}"] if links else []

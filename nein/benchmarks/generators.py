@@ -369,8 +369,8 @@ class Generators(Benchmark):
             shared[kind] = references.identify(judge)
         runs = []
         for text in config.generator:
-            # A folder of images, or a model: how to load it, and what identifies its images.
             label, reference = references.split_label(text)
+            # A folder of images, or a model: how to load it, and what identifies its images.
             served, one_per_call = is_served(reference), False
             existing, identity = None, {"generator": "images that exist"}
             with_files = dict(config.judges)  # role -> model of which a digest enters the identity

@@ -87,8 +87,7 @@ def status(config: Runs) -> str:
     stages = {run: _read_stages(folder) for run, folder in runs.items()}
     every = [stage for of_run in stages.values() for stage in of_run.values()]
     block_times = sorted(at for stage in every for at, _ in stage.blocks)
-    lines = []
-    commands = []  # that are at work
+    lines, commands = [], []  # commands: those at work
     for run, folder in runs.items():
         calls = folder.manifest()["invocations"] or [{"started": "1970-01-01"}]
         start = datetime.datetime.fromisoformat(calls[-1]["started"]).timestamp()
@@ -123,9 +122,8 @@ WINDOW = 600.0  # seconds over which the rate is measured
 
 def _describe_progress(stage: StageProgress, start: float, block_times: list[float]) -> str:
     """Samples done, rate, time left. start: of the command; block_times: of blocks of all stages, sorted."""
-    now = time.time()
+    now, outputs = time.time(), len(stage.counts)
     done, total = sum(samples for _, samples in stage.blocks), sum(stage.counts)
-    outputs = len(stage.counts)
     text = f"{done:,} of {total:,} "
     text += "samples" if outputs == 1 else f"({outputs} x {stage.counts[0]:,} samples)"
     since = max(start, now - WINDOW)

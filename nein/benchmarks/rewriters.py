@@ -60,7 +60,7 @@ class Rewrite(Stage):
     samples: Sequence[Sample]
     model: Model  # loads a `Rewriter`
     shows_images: bool = False  # whether the rewriter gets the images
-    name, outputs = "rewritten", ("rewritten",)
+    name, outputs = "rewritten", ("rewritten",)  # of the stage, and of its only output
 
     def read(self, number: int) -> list[tuple[Sample, Any]]:
         """The samples of a block, each with its image; None: not shown; a text: why it has none."""
@@ -80,7 +80,7 @@ class Rewrite(Stage):
             if isinstance(image, str):
                 text, error = None, image
             else:
-                text, error, _ = next(rewordings)
+                text, error, _again = next(rewordings)
             rows.append(Rewriting(sample.id, sample.source_id, sample.negative, sample.object, text, error))
         return {"rewritten": rows}
 

@@ -269,7 +269,6 @@ class Benchmark:
         figures = frames.with_columns(self.estimates(table, folder), benchmark=self.name, model=run.name)
         atomic.write_text(folder.path / FIGURES_CSV, frames.to_csv(figures))
         folder.update(status=INCOMPLETE if run.partial else COMPLETE)
-        # Why samples are unscored.
         if reasons := self.primary_scores(table, folder).count_reasons():
             counts = [f"{count} x {reason}" for reason, count in reasons.most_common(3) if reason]
             counts += ["..."] if counts and len(reasons) > 3 else []

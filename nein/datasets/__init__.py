@@ -31,8 +31,8 @@ def read_records(rows: Iterable[Row], make: Callable[[Row], Any], source: str) -
 
 
 def interleave_sources(records: Iterable[Record], image: Callable[[Record], Hashable]) -> tuple[Record, ...]:
-    """The first record of every image, then the second of every image, ..., in file order. The first N have
-    the most images possible, and are among the first N + 1. image: record -> key of its image."""
+    """The first record of every image, then the second of every image, ..., in file order: the first N have
+    as many images as N records can have. image: record -> key of its image."""
     counts: Counter[Hashable] = Counter()
     ranked = []
     for record in records:

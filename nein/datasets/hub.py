@@ -57,13 +57,13 @@ def read(data: Reference, split: str, configuration: str | None = None) -> Any:
             folder = snapshot_download(data.name, repo_type="dataset", revision=data.revision)
         table = datasets.load_dataset(folder, configuration, split=split)
     except (OSError, ValueError, DatasetsError) as error:
-        first = first_line(error).rstrip(".")
+        problem = first_line(error).rstrip(".")
         if isinstance(error, ConnectionError | LocalEntryNotFoundError):
-            first = (
+            problem = (
                 "the machine has no network, or HF_HUB_OFFLINE is set, and the data set is not in the hub's "
                 "cache; run nein fetch first, or pass a file or folder"
             )
-        raise UserError(f"The data set '{data.name}' could not be loaded from the hub: {first}.") from None
+        raise UserError(f"The data set '{data.name}' could not be loaded from the hub: {problem}.") from None
     for column, feature in table.features.items():
         if isinstance(feature, datasets.Image):
             table = table.cast_column(column, datasets.Image(decode=False))

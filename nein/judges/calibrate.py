@@ -204,7 +204,7 @@ class CaseJudge:
         """A row per case and word: set, id, cluster, role, word, present, control, verdicts, score, reply."""
         settings = self.options.decisive(self.kind)
         space = json.dumps(["calibration", self.judge.fingerprint, settings], sort_keys=True)  # of the cache
-        keys = [json.dumps([c.set, c.id, c.control, [w.word for w in c.words]]) for c in cases]
+        keys = [json.dumps([case.set, case.id, case.control, [w.word for w in case.words]]) for case in cases]
         with AnswerCache(self.folder / ANSWERS) as cache:
             answers: dict[str, Any] = {key: cache.get(space, key) for key in keys}
             missing = [(key, case) for key, case in zip(keys, cases, strict=True) if answers[key] is None]

@@ -71,7 +71,7 @@ class CalibrateConfig(Limit, Seed, Batches, Budget):
 
     @property
     def named(self) -> dict[str, str]:
-        """Kind -> the judge, "" for the run's own. Raises UserError."""
+        """Kind -> judge; "": the run's own. Raises UserError for an unknown kind."""
         pairs = (judge.partition("=") for judge in self.judges)
         return {match_name("judge", kind, KINDS): reference for kind, _, reference in pairs}
 

@@ -30,8 +30,7 @@ def run(options: RetrievedConfig) -> str:
     dual = [folder for folder in folders if folder.manifest()["summary"]["kind"] == "dual"]
     runs = [run for run in ModelTasks.load(dual) if _list_retrievals(run)]
     if not runs:
-        missing = "has no finished retrieval by a two-tower model; run nein negbench eval first"
-        raise UserError(f"'{options.run}' {missing}.")
+        raise UserError(f"'{options.run}' has no finished retrieval of two towers; run nein negbench eval.")
     # The judge and its calibration.
     kind = options.kind
     directory, settings = read_config(options.judged_by)
@@ -75,8 +74,8 @@ def run(options: RetrievedConfig) -> str:
 
 def _list_retrievals(run: ModelTasks) -> list[RetrievalTask]:
     """The tasks of retrieval by negated captions, without those that a judge defines."""
-    tasks = [task for task in run.tasks if isinstance(task, RetrievalTask)]
-    return [task for task in tasks if task.negated and not task.is_judged]
+    retrievals = (task for task in run.tasks if isinstance(task, RetrievalTask))
+    return [task for task in retrievals if task.negated and not task.is_judged]
 
 
 def _first_frame(task: RetrievalTask, name: str) -> Any:

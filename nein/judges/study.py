@@ -68,7 +68,6 @@ def run(options: StudyConfig) -> str:
 
 
 def _write_pages(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> str:
-    # The items: their images, and what each is.
     dataset = reload(loaded[0].about["data"], options.data, options.split)
     resolution = read_config(options.run)[1].align_resolution
     samples = {sample.id: sample for sample in dataset.samples if not sample.stays}
@@ -103,7 +102,8 @@ def _write_pages(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> s
     for rater in range(options.raters):
         order = [*gold, *shared, *unshared[rater :: options.raters]]
         random.Random(f"{options.seed}/order/{rater}").shuffle(order)
-        page, items = out / f"rater-{rater + 1}.html", [entries[key] for key in order]
+        page = out / f"rater-{rater + 1}.html"
+        items = [entries[key] for key in order]
         title = "Which objects are gone?"
         plan.sheets.append(labels.write_page(page, title, GUIDE, calibrations.QUESTIONS, items))
     atomic.write_json(out / PLAN, asdict(plan))
@@ -134,8 +134,8 @@ def _draw_gold(loaded: Sequence[RunDir], samples: Sequence[str], options: StudyC
     """Items of known truth, "gone" and "there" in turn."""
     names = [name for name in samples if any(name in run.edits for run in loaded)]
     random.Random(f"{options.seed}/gold").shuffle(names)
-    truths = itertools.cycle(("gone", "there"))
-    return [(StudyItem(name, "", "", next(truths)), None) for name in names[: options.gold]]
+    chosen = enumerate(names[: options.gold])
+    return [(StudyItem(name, "", "", "there" if index % 2 else "gone"), None) for index, name in chosen]
 
 
 def _write_tables(loaded: Sequence[RunDir], out: Path, files: Sequence[Path]) -> str:
