@@ -30,7 +30,13 @@ def write_model(out: Path, facts: Facts, card: str) -> Iterator[Path]:
     try:
         draft.chmod(0o755)
         yield draft
-        remove_paths(draft)
+        for file in (
+            *draft.rglob("*config.json"),
+            *draft.glob("model_index.json"),
+        ):  # a local path is in them
+            content = json.loads(file.read_text(encoding="utf-8"))
+            content.pop("_name_or_path", None)
+            file.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         (draft / "training.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         (draft / "README.md").write_text(card, encoding="utf-8")
         if target.exists():
@@ -54,14 +60,6 @@ def cut_paths(value: Any) -> Any:
     if isinstance(value, str) and (value.startswith((".", "~")) or Path(value).is_absolute()):
         return Path(value).name
     return value
-
-
-def remove_paths(folder: Path) -> None:
-    """Remove local paths from the configurations that libraries wrote into a model folder."""
-    for file in (*folder.rglob("*config.json"), *folder.glob("model_index.json")):
-        content = json.loads(file.read_text(encoding="utf-8"))
-        content.pop("_name_or_path", None)
-        file.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def format_card(

@@ -130,16 +130,12 @@ def train(config: TuneConfig, session: Session) -> None:
         learned = model.copy_averaged(accelerator.unwrap_model(network), average)  # as it would be exported
         return model.validate(config, session, base.pipeline, step, learned)
 
-    def update_average(step: int) -> None:
-        if average is not None:
-            average.step(parameters)
-
     loop.run(
         record,
         state,
         read=read,
         step=learn,
-        after=update_average,
+        after=None if average is None else lambda step: average.step(parameters),
         validate=validate,
         validate_every=config.validate_every,
         skipped=loader.skipped,

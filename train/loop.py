@@ -87,7 +87,7 @@ class Record:
         facts = {"config": dataclasses.asdict(config), "data": self._data, "invocation": invocation}
         if processes.is_main:
             identity = json.loads(json.dumps(identity))  # tuples become lists, as in the stored one
-            # --overwrite removes a run of another identity, and an earlier run of this one.
+            # overwrite: remove a run of another identity; anew: also an earlier one of this identity.
             self._folder.open(identity, facts, overwrite=config.overwrite, anew=config.overwrite)
         processes.barrier()
 
@@ -152,9 +152,8 @@ class Record:
     ) -> None:
         """Write a log entry: the mean loss since the last one, `numbers` of the last step alone, the learning
         rate, the number of unreadable examples so far. Update the progress bar."""
-        now = time.perf_counter()
+        now, peaks = time.perf_counter(), machine.peak_memory()  # seconds, bytes
         pairs, seconds = self._entry_steps * self.config.batch_size, max(now - self._entry_start, 1e-9)
-        peaks = machine.peak_memory()  # bytes
         loss_sum, count = self.losses.tolist()
         row = {
             "step": step,
@@ -205,8 +204,7 @@ class Session(contextlib.ExitStack):
 
         super().__init__()
         machine.tune_process()
-        # TF32: faster float32 products on GPUs.
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True  # faster
         tracking.check(config.trackers)
         self.accelerator: Any = Accelerator(
             mixed_precision="no" if config.precision == "fp32" else config.precision,

@@ -21,9 +21,9 @@ BelowOne = Annotated[float, Field(ge=0, lt=1)]
 
 
 def option(default: Any, text: str, group: str, *, decides: bool = True, **more: Any) -> Any:
-    """Field with a help text. decides: its value changes the weights, so a resumed run must keep it. A flag
-    that is off by default also gets --no-NAME: a recipe may turn it on."""
-    return options.option(default, text, group, decides=decides, negatable=default is False, **more)
+    """Field with a help text. decides: its value changes the weights, so a resumed run must keep it."""
+    is_flag = default is False  # also gets --no-NAME: a recipe may turn it on
+    return options.option(default, text, group, decides=decides, negatable=is_flag, **more)
 
 
 def setting(default: Any, text: str, group: str) -> Any:

@@ -6,7 +6,7 @@
     ROOT/instances.json           COCO instance annotations (boxes, areas) of source images and samples
 
 For the splits "train" and "dev" the three names carry the split instead of `val`. In this order: patterns of
-the negative sentences, samples, cache folders, writing. Callers use `ensure_data_set`.
+negative sentences, samples, cache folders, writing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nein.engine import atomic
 from nein.loading.errors import UserError, unknown
 from nein.nano import scenes
 from nein.nano.scenes import CATEGORIES, NANO, SIZE, Scene, World, box, place, render, rng_for, sample_scene
-from nein.nano.sentences import write_captions
+from nein.nano.sentences import TABLES, write_captions
 from nein.wording import families
 from nein.wording.families import NEGATIVE_TEMPLATES
 
@@ -34,37 +34,14 @@ from nein.wording.families import NEGATIVE_TEMPLATES
 #: any"), 5 "is without" (11 is "A scene without"), 10 "is missing from".
 HELD_OUT_TEMPLATES = (1, 5, 10)
 _TAUGHT = tuple(text for k, text in enumerate(NEGATIVE_TEMPLATES) if k not in HELD_OUT_TEMPLATES)
+_FURTHER = TABLES["negatives"]  # patterns that are not NeIn's
 #: Wording of a world (see `scenes`) -> patterns: {S} the object, {a S} with its article, {S+} its plural.
 NEGATIVES: dict[str, tuple[str, ...]] = {
     scenes.ALL: NEGATIVE_TEMPLATES,
     scenes.TAUGHT: _TAUGHT,
-    scenes.VARIED: (
-        *_TAUGHT,
-        "No {S} at all.",
-        "There isn't any {S}.",
-        "The picture has no {S}.",
-        "You cannot see {a S}.",
-        "A photo without any {S+}.",
-        "There must not be {a S}.",
-        "{S} does not appear.",
-        "I do not want {a S}.",
-        "The scene contains no {S}.",
-        "Not even one {S}.",
-    ),
-    scenes.UNSEEN: (
-        NEGATIVE_TEMPLATES[1],
-        NEGATIVE_TEMPLATES[5],
-        "There is no {S} here.",
-        "This picture does not show {a S}.",
-        "We see no {S} in this place.",
-        "This is not a view with {a S}.",
-    ),
-    scenes.NEGATOR: (
-        NEGATIVE_TEMPLATES[10],
-        "The image is free of {S+}.",
-        "The scene is devoid of {S+}.",
-        "{S} is absent from the image.",
-    ),
+    scenes.VARIED: (*_TAUGHT, *_FURTHER["varied"]),
+    scenes.UNSEEN: (NEGATIVE_TEMPLATES[1], NEGATIVE_TEMPLATES[5], *_FURTHER["unseen"]),
+    scenes.NEGATOR: (NEGATIVE_TEMPLATES[10], *_FURTHER["negator"]),
 }
 
 
@@ -146,12 +123,11 @@ DEFAULT_SOURCES = {"train": 2000, "dev": 60, "val": 140}
 
 def ensure_data_set(
     split: str = "val",
-    sources: int | None = None,
+    sources: int | None = None,  # number of source images; None: `DEFAULT_SOURCES`
     root: str | os.PathLike[str] | None = None,
     world: World = NANO,
 ) -> Path:
-    """The folder of a split below `root` (default: the cache), drawn on first use. sources: number of source
-    images (default: `DEFAULT_SOURCES`). Raises UserError."""
+    """The folder of a split below `root` (default: the cache), drawn on first use. Raises UserError."""
     if split not in scenes.SPLITS:
         raise unknown("nano split", split, scenes.SPLITS)
     count = DEFAULT_SOURCES[split] if sources is None else sources

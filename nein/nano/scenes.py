@@ -2,7 +2,7 @@
 
 In this order: objects and backgrounds in style "plain", on which the models are trained; in style "sketch";
 scenes; worlds (objects, wordings and style of a data set). Everything is drawn `SUPERSAMPLE` times too large
-with Pillow and reduced by averaging. `drawings.json` lists the shapes of a category, in order:
+with Pillow and reduced by averaging. `drawings.json` has colors, backgrounds and the shapes of each category:
 
     [kind, fill, points x, y, ... from 0 to 1 over the object's own box, options]
     options  edge: color of the outline; r: radius of corners; width: of lines; ends: degrees of an arc
@@ -37,20 +37,10 @@ _MARGIN = 1.0  # free pixels kept around every object
 # --- Objects and backgrounds, plain -------------------------------------------------------------------------
 PLAIN, SKETCH = "plain", "sketch"  # styles
 Color = tuple[int, int, int]  # RGB, each 0 to 255
-PALETTE: dict[str, Color] = {
-    "red": (205, 38, 38),
-    "orange": (240, 135, 25),
-    "yellow": (245, 205, 45),
-    "green": (45, 150, 65),
-    "blue": (45, 95, 205),
-    "purple": (135, 60, 165),
-    "pink": (240, 125, 170),
-    "brown": (135, 85, 45),
-    "black": (45, 45, 50),
-    "grey": (135, 138, 145),
-    "white": (240, 240, 238),
-    "tan": (205, 165, 110),
-}
+_DRAWINGS = json.loads(Path(__file__).with_name("drawings.json").read_text(encoding="utf-8"))
+PALETTE: dict[str, Color] = _DRAWINGS["palette"]
+#: Kind -> lowest and highest horizon (fractions of the height from the top), colors above and below it.
+BACKGROUNDS: dict[str, tuple[float, float, Color, Color]] = _DRAWINGS["backgrounds"]
 
 
 @dataclass(frozen=True)
@@ -69,9 +59,8 @@ class Look:
         return round(scale * width), round(scale * height)
 
 
-_DRAWINGS = json.loads(Path(__file__).with_name("drawings.json").read_text(encoding="utf-8"))
 #: The 30 of the 80 COCO categories that exist in the nano world, under their COCO names.
-LOOKS = {name: Look(**row) for name, row in _DRAWINGS.items()}
+LOOKS = {name: Look(**row) for name, row in _DRAWINGS["objects"].items()}
 CATEGORIES: tuple[str, ...] = tuple(LOOKS)
 
 
@@ -121,19 +110,6 @@ def _find_rgb(shade: Any, color: Color) -> Color:
     else:
         r, g, b = (int(c + (255 - c) * (shade - 1)) for c in color)
     return r, g, b
-
-
-#: Kind -> lowest and highest horizon (fractions of the height from the top), colors above and below it.
-BACKGROUNDS: dict[str, tuple[float, float, Color, Color]] = {
-    "meadow": (0.38, 0.6, (150, 200, 240), (100, 175, 80)),
-    "beach": (0.28, 0.42, (175, 215, 240), (235, 215, 160)),
-    "street": (0.42, 0.58, (200, 195, 190), (112, 114, 120)),
-    "room": (0.5, 0.66, (235, 222, 200), (170, 125, 85)),
-    "kitchen": (0.5, 0.64, (210, 230, 228), (185, 180, 172)),
-    "snow": (0.42, 0.58, (180, 192, 205), (238, 242, 248)),
-    "desert": (0.42, 0.58, (245, 205, 165), (215, 160, 95)),
-    "night": (0.48, 0.62, (58, 66, 110), (62, 92, 78)),
-}
 
 
 @lru_cache(maxsize=16)
@@ -321,8 +297,7 @@ class Scene:
 
 
 def place(rng: random.Random, category: str, others: Collection[Item], usual: bool = False) -> Item | None:
-    """A random object that overlaps none of `others`; None without room. usual: first color, middle size,
-    not mirrored."""
+    """A random object that overlaps none of `others`; None without room. usual: in usual look and size."""
     look = LOOKS[category]
     color = look.colors[0] if usual else rng.choice(look.colors)
     flip = not usual and look.mirror and rng.random() < 0.5

@@ -23,7 +23,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from nein.engine.images import write_png
 from nein.nano.data import draw_once
@@ -32,8 +32,7 @@ from nein.nano.sentences import write_captions
 from nein.wording.families import CONSTRUCTIONS, DENIES, THINGS, Named, add_article, write_twins
 
 # --- constructions and their difficulty ------------------------------------------------------------------
-OTHERS = (0, 1, 2, 3)  # numbers of other things
-DEPTHS = (0, 1)  # numbers of denials above
+OTHERS, DEPTHS = (0, 1, 2, 3), (0, 1)  # numbers of other things, numbers of denials above
 Cell = tuple[str, int, int]  # construction, other things, denials above
 #: All combinations; the pairs take them in turns.
 CELLS: tuple[Cell, ...] = tuple(
@@ -80,7 +79,6 @@ class Edit(Pair):
 
     @property
     def scene(self) -> Scene:
-        """The scene before the edit."""
         return self.scenes[0]
 
     @property
@@ -117,10 +115,7 @@ def iter_edits(split: str, count: int) -> Iterator[Edit]:
     return _iter_drawn(Edit, split, count, cells)
 
 
-PairType = TypeVar("PairType", bound=Pair)
-
-
-def _iter_drawn(kind: type[PairType], split: str, count: int, cells: Sequence[Cell]) -> Iterator[PairType]:
+def _iter_drawn(kind: type[Pair], split: str, count: int, cells: Sequence[Cell]) -> Iterator[Any]:
     """Yield `count` pairs or edits, the cells in turns."""
     total = index = 0
     while total < count:
@@ -130,9 +125,9 @@ def _iter_drawn(kind: type[PairType], split: str, count: int, cells: Sequence[Ce
         thing = rng.choice([name for name in THINGS if len(LOOKS[name].colors) > 1])
         other = rng.choice([name for name in THINGS if name != thing])
         color, second = rng.sample(LOOKS[thing].colors, 2)
-        named = Named(thing, other, color, second)
         letters = _THINGS[construction]
         groups = (letters[2 + depth],) if kind is Edit else letters[:2]
+        named = Named(thing=thing, other=other, color=color, second=second)
         scenes = _draw_scenes(rng, named, others, groups)
         if scenes is not None:  # else the cell is tried again with the next index
             total += 1
@@ -148,15 +143,10 @@ _ATTEMPTS = 200  # at drawing a thing of a color
 def _draw_scenes(
     rng: random.Random, named: Named, others: int, groups: Sequence[str]
 ) -> tuple[Scene, ...] | None:
-    """A scene for each group of letters of `_THINGS`, all with the same background and the same `others`
-    other things; None without room."""
+    """A scene per group of letters of `_THINGS`; all else in them is the same. None without room."""
     background, seed = rng.choice(tuple(BACKGROUNDS)), rng.randrange(200)
-    things: dict[str, Thing] = {
-        "t": (named.thing, None),
-        "o": (named.other, None),
-        "r": (named.thing, named.color),
-        "b": (named.thing, named.second),
-    }
+    things: dict[str, Thing] = {"t": (named.thing, None), "o": (named.other, None)}
+    things |= {"r": (named.thing, named.color), "b": (named.thing, named.second)}
     names = rng.sample([name for name in CATEGORIES if name not in (named.thing, named.other)], others)
     shared = _add_things(rng, [(name, None) for name in names], ())
     if shared is None:

@@ -109,8 +109,7 @@ ASKED: dict[str, Pairs] = {
 }
 # Direction -> (axis, sign): axis 0 is x, to the right; axis 1 is y, downward.
 SIDES = {"to the left of": (0, -1), "to the right of": (0, 1), "above": (1, -1), "below": (1, 1)}
-# Least distance in pixels, between centers or from the middle of the image, for a direction to be clear.
-_CLEAR = 7.0
+_CLEAR = 7.0  # pixels between centers, or from the middle of the image, that make a direction clear
 
 
 @dataclass(frozen=True)
@@ -134,8 +133,8 @@ def question_scene(split: str, index: int, world: World = NANO) -> Scene:
 def ask(
     rng: random.Random, scene: Scene, kind: str, world: World = NANO, wordings: Pairs | None = None
 ) -> Question | None:
-    """A random question of a kind with a known answer; None when the scene allows none. wordings: the pairs
-    to choose from (default: those of the world)."""
+    """A random question of a kind with a known answer; None when the scene allows none. wordings: pairs to
+    choose from (default: those of the world)."""
     pairs_key = kind
     thing = side = ""  # fill the slots of the question
     counts = Counter(item.category for item in scene.items)
@@ -184,12 +183,10 @@ def ask(
 
 
 class _Relation(NamedTuple):
-    """Categories of an object and of those that lie in a direction from it, or in the opposite one."""
-
-    reference: str
-    side: str  # the direction, a key of `SIDES`
-    ahead: list[str]  # in the direction, at least one
-    behind: list[str]  # in the opposite direction
+    reference: str  # category of an object
+    side: str  # a direction from it, a key of `SIDES`
+    ahead: list[str]  # categories in this direction, at least one
+    behind: list[str]  # categories in the opposite direction
 
 
 def _iter_relations(single: list[Item]) -> Iterator[_Relation]:

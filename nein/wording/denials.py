@@ -116,8 +116,7 @@ def _read_parsed(doc: Any) -> Denials:
 def _keep_affirmed(doc: Any, phrases: Sequence[_Phrase], left_out: set[int]) -> str:
     """The sentences that affirm something, without the words at `left_out` and dangling connectives."""
     ends = sorted({token.i + 1 for token in doc if token.lower_ in (".", ";", "!")} | {len(doc)})
-    parts = []
-    start = 0  # of the sentence that ends at `end`
+    parts, start = [], 0  # start: of the sentence that ends at `end`
     for end in ends:
         if any(start <= phrase.start < end and phrase.denials % 2 == 0 for phrase in phrases):
             tokens = [token for token in doc[start:end] if token.i not in left_out and not token.is_punct]
@@ -161,8 +160,7 @@ def _iter_phrases(doc: Any) -> Iterator[_Phrase]:
 
 
 def _find_person(doc: Any, index: int) -> _Phrase | None:
-    """A phrase for the person that a word implies. "unoccupied" denies the person itself; "one" and "anyone"
-    need a cue."""
+    """A phrase for the person that a word implies; "unoccupied" also denies it, "anyone" needs a cue."""
     word, before = doc[index].lower_, doc[index - 1].lower_ if index else ""
     predicate = doc[index].dep_ != "amod"  # "the bench is unoccupied", not "an unattended bag"
     if word in NOBODY and predicate and doc[index : index + 2].text.lower() != f"{word} by":
@@ -197,11 +195,8 @@ def _announces_object(token: Any) -> bool:
 def _find_denied(
     doc: Any, words: list[str], cue: set[str], start: int, end: int, phrases: list[_Phrase]
 ) -> list[_Phrase] | None:
-    """The phrases denied by the cue doc[start:end]; None if that is no cue.
-
-    words, phrases  All of the sentence.
-    cue             doc[start:end] as written and as lemmas.
-    """
+    """The phrases denied by the cue doc[start:end]; None if that is no cue. words, phrases: all of the
+    sentence; cue: doc[start:end] as written and as lemmas."""
     next_word = words[end] if end < len(words) else ""
     following = [phrase for phrase in phrases if phrase.start >= end]
     # A denial ends where a new clause begins.
@@ -234,10 +229,8 @@ def _find_inverted(words: list[str], end: int, following: list[_Phrase]) -> list
         end = verbs[0]
     following = [phrase for phrase in following if phrase.start > end]
     between = words[end : following[0].start] if following else []
-    # Only a verb or a determiner, and further determiners, may be before the phrase.
-    if not between or between[0] not in ("is", "are", "a", "an", "any"):
-        return []
-    return following if set(between[1:]) <= _DETERMINERS else []
+    opened = between and between[0] in ("is", "are", "a", "an", "any")
+    return following if opened and set(between[1:]) <= _DETERMINERS else []  # nothing else in between
 
 
 def _join_phrases(words: list[str], phrases: list[_Phrase], *, any_article: bool) -> list[_Phrase]:
@@ -299,8 +292,7 @@ def remove_denial(question: str) -> str | None:
     if len(matches) != 1:
         return None
     [match] = matches
-    number = match.lastindex or 1  # of the group that matched: the patterns are groups 1, 2, ...
-    replacement = list(_DENIALS.values())[number - 1]
+    replacement = list(_DENIALS.values())[(match.lastindex or 1) - 1]  # patterns are groups 1, 2, ...
     return plain[: match.start()] + replacement + plain[match.end() :]
 
 

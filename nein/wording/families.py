@@ -93,8 +93,7 @@ DRAWN = ("except_one", "not_all")
 LABELS = (*FAMILIES, *DRAWN)
 #: Families whose sentences are true of an image without the object, and of no other.
 DENYING = ("plain", "implicit")
-#: A label that is no family: each sample becomes four, the instruction affirmed or denied, the object there
-#: or absent.
+#: A label that is no family: each sample becomes four, the object affirmed or denied, there or absent.
 MINIMAL_PAIRS = "minimal_pairs"
 #: Label of such a sample -> its cell (caption, image) in `nein.statistics.two_way`; 0: affirmed, there.
 CELLS = {
@@ -135,8 +134,7 @@ def affirm(template: int | None, noun: str) -> str:
 
 
 def fill_template(template: str, named: Mapping[str, str], protocol: str) -> str:
-    """The sentence of a template, with a capital. named: "S", "T", "A" -> object; protocol: see
-    `write_sentence`."""
+    """The sentence of a template, with a capital. named: "S", "T", "A" -> object."""
 
     def fill(slot: re.Match[str]) -> str:  # "{is S}" -> "are" for skis
         word, noun = slot.group("word"), named[slot.group("object")]
@@ -279,15 +277,13 @@ def plural(noun: str) -> str:
         return noun
     head, _, last = noun.rpartition(" ")
     many = engine().plural_noun(last)
-    if many.endswith("ss"):  # inflect's "thermoss" -> "thermoses"
-        many = f"{last}es"
+    many = f"{last}es" if many.endswith("ss") else many  # not inflect's "thermoss"
     return f"{head} {many}".strip()
 
 
 @functools.lru_cache(maxsize=4096)
 def add_article(noun: str, *, some: bool = False) -> str:
-    """The name with its article by sound: "a cat", "an hour". Plurals and uncountables have none, or "some"
-    if `some` is set."""
+    """The name with an article by sound ("an hour"); plurals and uncountables with none, or with "some"."""
     if is_plural(noun) or noun.split()[-1].lower() in UNCOUNTABLE:
         return f"some {noun}" if some else noun
     return f"{engine().a(noun.split()[0]).split()[0]} {noun}"

@@ -42,8 +42,7 @@ Inputs = Tensors | None  # None: the step has none
 
 # --- model -----------------------------------------------------------------------------------------------
 class Tower(nn.Module):
-    """A CLIP-like model as one module. Data-parallel training needs one forward pass per step: it takes the
-    captions and the questions."""
+    """A CLIP-like model as a module; its forward pass takes both batches, as data-parallel training needs."""
 
     def __init__(self, dual: Any, reference: str) -> None:
         super().__init__()

@@ -115,10 +115,7 @@ class Features:
             read=lambda row: prepare_pair(config, *pairs.images[used[row]].read()),
             block_size=config.feature_block,
         )
-
-        def text_at(row: int) -> str:
-            return texts[row]
-
+        text_at = texts.__getitem__  # row -> sentence
         self._texts = FeatureFiles(
             self.folder, "texts", len(texts), key=text_at, read=text_at, block_size=TEXT_BLOCK
         )

@@ -19,7 +19,7 @@ import numpy as np
 from nein.nano import scenes
 from nein.nano.data import world_version
 from nein.nano.scenes import CATEGORIES, LOOKS, SIZE, Item, Scene, place, render, rng_for, sample_scene
-from nein.nano.sentences import names
+from nein.nano.sentences import TABLES, names
 from nein.wording.families import indefinite, plural
 
 #: Kind of pair -> weight in the mixture.
@@ -39,49 +39,18 @@ MIXTURES: dict[str, tuple[dict[str, float], str]] = {
 }
 
 
-def _split(text: str) -> tuple[str, ...]:
-    return tuple(text.split(" | "))
-
-
 # Templates: {n} the noun, {a} with its article, {p} its plural, {b} another noun with article, {c} a color.
-ADD = _split(
-    "add {a} | add {a} to the image | add {a} to the scene | put {a} in the image | put {a} there | "
-    "insert {a} | place {a} in the scene | draw {a} | let there be {a} | include {a} | "
-    "give the scene {a} | make {a} appear | i want {a} in the image | add one more {n} | add the {n}"
-)
-DESCRIBE = _split(
-    "the image has {a} | the image has any {n} | the image contains {a} | there is {a} in the image | "
-    "there is {a} | a scene with {a} | an image with {a} | {a} is part of the scene | {a} in the image | "
-    "{a} can be seen in the image | the image shows {a} | a picture of {a} | {a} is in the image | "
-    "the image includes {a} | the {n} is in the scene | {n} in the image | a single {n} | {n} | "
-    "the image should have {a} | the image can have {a} | the image does have {a} | "
-    "{a} is present in the image | the presence of {a} in the image | {a} is here | "
-    "{n} is part of the image | the scene has some {p}"
-)
-REMOVE = _split(
-    "remove the {n} | remove {a} | remove the {n} from the image | delete the {n} | take away the {n} | "
-    "take the {n} away | erase the {n} | get rid of the {n} | cut out the {n} | make the {n} disappear | "
-    "wipe the {n} out | clear the {n} away | remove {n} | drop the {n}"
-)
-REPLACE = _split(
-    "replace the {n} with {b} | turn the {n} into {b} | change the {n} to {b} | swap the {n} for {b} | "
-    "exchange the {n} for {b} | make the {n} {b}"
-)
-RECOLOUR = _split(
-    "make the {n} {c} | turn the {n} {c} | change the colour of the {n} to {c} | paint the {n} {c}"
-)
-SCENERY = {
-    "meadow": ("put the scene in a meadow", "change the background to a green field"),
-    "beach": ("put the scene on a beach", "change the background to a beach"),
-    "street": ("put the scene on a street", "change the background to a road"),
-    "room": ("put the scene in a room", "change the background to a room"),
-    "kitchen": ("put the scene in a kitchen", "change the background to a kitchen"),
-    "snow": ("make it snowy", "change the background to a snowy mountain"),
-    "desert": ("put the scene in a desert", "change the background to a desert"),
-    "night": ("make it night", "change the background to a starry night"),
-}
-#: Filler words; they teach an editor to ignore words without a meaning for the edit.
-FILLERS = _split("please | now | just | really | also | again | then | somewhere | here | simply | quickly")
+_INSTRUCTIONS = TABLES["instructions"]
+ADD: list[str] = _INSTRUCTIONS["add"]
+DESCRIBE: list[str] = _INSTRUCTIONS["describe"]  # "the image has {a}": the editor must add it, too
+REMOVE: list[str] = _INSTRUCTIONS["remove"]
+REPLACE: list[str] = _INSTRUCTIONS["replace"]
+RECOLOUR: list[str] = _INSTRUCTIONS["recolour"]
+SCENERY: dict[str, list[str]] = _INSTRUCTIONS[
+    "scenery"
+]  # background -> instructions to change it to this one
+#: Words like "please"; they teach an editor to ignore words without a meaning for the edit.
+FILLERS: list[str] = _INSTRUCTIONS["fillers"]
 
 
 @dataclass(frozen=True)
@@ -236,8 +205,7 @@ class DrawnPair:
 def draw_pairs(
     count: int, base: str, hold_out: tuple[str, ...] = ()
 ) -> tuple[list[DrawnPair], dict[str, Any]]:
-    """Draw `count` pairs for a base editor, and describe them for the manifest. hold_out: objects that no
-    instruction may name, by any synonym."""
+    """`count` pairs and their description for the manifest. hold_out: objects that no instruction names."""
     name = base.removeprefix("nano:")
     recipe = name if name in MIXTURES else "ip2p"  # a key of `MIXTURES`
     weights, style = MIXTURES[recipe]
