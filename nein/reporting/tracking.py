@@ -50,8 +50,7 @@ def log(
     pictures: Sequence[Path] = (),
 ) -> None:
     """Sends the estimates of a command to its trackers, and tables and images to those that take them. An
-    estimate is NAME, NAME/low, NAME/high and NAME/unscored; NAME is "nein/ip2p/results/removal_vqa/negative",
-    say."""
+    estimate is NAME, NAME/low, NAME/high, NAME/unscored; NAME is like "nein/ip2p/results/fid/negative"."""
     from accelerate import PartialState
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 

@@ -88,15 +88,15 @@ def estimate_judges(loaded: Sequence[RunDir], calibrations: Sequence[Calibration
     """Of each judge: controls; error rates by set of images (task "calibration", sets in `group`); the share
     of present objects per bin of its soft score (task "reliability"; `score`: mean of the bin, `group`: title
     of the panel, with the calibration error). Then the corrected estimates of runs."""
-    for judge in calibrations:
-        title, plain = KINDS[judge.kind], judge.plain
-        yield from check_controls(judge.rows, title)
+    for calibrated in calibrations:
+        title, plain = KINDS[calibrated.kind], calibrated.plain
+        yield from check_controls(calibrated.rows, title)
         names = {"fixed": title}  # protocol -> name of the judge under it
-        if judge.kind == "vqa":
+        if calibrated.kind == "vqa":
             names = {"fixed": f"{title} (fixed)", "paper": f"{title} (paper)"}
         for image_set in [*dict.fromkeys(row["set"] for row in plain), None]:
             for protocol, name in names.items():
-                rates = judge.rates(protocol, image_set=image_set)
+                rates = calibrated.rates(protocol, image_set=image_set)
                 for metric in ("sensitivity", "specificity", "auc"):
                     labels: Figure = {"task": "calibration", "judge": name, "group": image_set or "all"}
                     rate = getattr(rates, metric)
@@ -123,11 +123,11 @@ def correct_runs(loaded: Sequence[RunDir], calibrations: Sequence[Calibration]) 
             quantity: Any
             quantity, _, kind = metric.rpartition("_")
             result = Corrected(None, None, None, refused="this judge was not calibrated")
-            if judges := [item for item in calibrations if item.kind == kind and item.fits(run.about)]:
+            if fitting := [item for item in calibrations if item.kind == kind and item.fits(run.about)]:
                 protocol = run.about["config"]["protocol"]
                 rule = "paper_retention" if (quantity, protocol) == ("retention", "paper") else protocol
                 # Rates of object names only: many words of captions name nothing that a judge looks for.
-                result = calibration.correct(judged, judges[0].rates(rule, role="object"), quantity)
+                result = calibration.correct(judged, fitting[0].rates(rule, role="object"), quantity)
             yield from _make_pair(judged, result, task="corrected", run=run, metric=metric)
 
 
@@ -169,7 +169,7 @@ NOTICED = {
 #: Controls under which such a judge answers as before.
 INDIFFERENT = {"mirrored": "the mirrored picture", "reversed": "the options in the other order"}
 CONTROLS = {**NOTICED, **INDIFFERENT}
-STEADY = 0.9  #: a judge is flagged if the interval of its share of unchanged answers lies below
+STEADY = 0.9  # a judge is flagged if the interval of its share of unchanged answers lies below this
 
 
 def check_controls(rows: Sequence[Figure], judge: str) -> Iterator[Figure]:

@@ -16,8 +16,8 @@ from nein.loading.errors import UserError, match_name
 from nein.loading.references import Need
 from nein.wording.families import LABELS, MINIMAL_PAIRS
 
-STAGES = ("edit", "score", "report")
-FAMILY_NAMES = (MINIMAL_PAIRS, *LABELS)
+STAGES = ("edit", "score", "report")  # of --stages
+FAMILY_NAMES = (MINIMAL_PAIRS, *LABELS)  # of --families
 
 
 @dataclass
@@ -42,7 +42,7 @@ class ModelsConfig:
 class EvalConfig(Evaluation, Seed, Sampler):
     """Options of `nein eval`; field names are the keys of a configuration file."""
 
-    # As `Options` explains them.
+    # The preset files configs/nein/eval-*.yaml, and the default of --out.
     presets = "nein/eval-"
     default_out = "runs/PRESET"
 

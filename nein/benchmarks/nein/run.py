@@ -39,9 +39,9 @@ Load = Callable[[], Editor]  # loads an editor
 
 
 class NeIn(Benchmark):
-    """Editors told what an image should not show."""
+    """The benchmark of editors that are told what an image should not show."""
 
-    # As `Benchmark` explains them.
+    # Explained at `Benchmark`.
     name, title, command = "nein", "NeIn", "eval"
     config, report_config, compare_config = EvalConfig, ReportConfig, CompareConfig
     folder = RunDir

@@ -129,7 +129,7 @@ class RunDir(Folder):
     metric. `name` is the editor in tables; `order_runs` changes it if two runs have the same.
     """
 
-    # As `Folder` explains them.
+    # Explained at `Folder`.
     benchmark = "nein"
     content_name = "edits"
     row_types: ClassVar = {EDIT: EditRow, SCORES: ScoreRow}
@@ -214,9 +214,9 @@ class RunDir(Folder):
     def make_scores(self) -> ScoreTable:
         """The table of scores, from the blocks. Raises UserError: a score without an edit or out of range."""
         names = [name for name in self.list_complete_metrics(self.blocks) if METRICS[name].kind != "corpus"]
-        return ScoreTable.from_rows(map(self._make_line, self.score_rows(names)), DETAILS)
+        return ScoreTable.from_rows(map(self._make_table_row, self.score_rows(names)), DETAILS)
 
-    def _make_line(self, row: ScoreRow) -> Row:
+    def _make_table_row(self, row: ScoreRow) -> Row:
         """The table row of a score."""
         if (edit := self.edits.get(row.id)) is None:
             advice = "delete its scores/ and rerun nein eval."

@@ -67,7 +67,7 @@ def _expand_metrics(selection: Mapping[str, Any]) -> Column:
 
 def _list_metrics(presence: bool) -> tuple[str, ...]:
     """The metrics of the presence of objects, by a judge or by known truth; or all others."""
-    return tuple(name for name, row in METRICS.items() if (row.by_judge or row.by_truth) == presence)
+    return tuple(name for name, metric in METRICS.items() if (metric.by_judge or metric.by_truth) == presence)
 
 
 def _show_refused(figures: Sequence[Figure]) -> str:
@@ -95,6 +95,7 @@ def make_paper_tables() -> list[Table]:
 
 
 def _make_results() -> Section:
+    """Table 3 of the paper, FID for infinitely many images, and refused requests."""
     columns = [Column("FID"), Column("from", show=count())]
     selection = {"task": "limit", "metric": "fid", "refused": ""}
     note = (
@@ -102,10 +103,11 @@ def _make_results() -> Section:
         "is that of another sample of N images; compare FIDs at equal N."
     )
     limit = Table("limit", "FID for N to infinity", RUN, columns, selection, note)
-    note = "Requests that the editor or its service declined: in no score, and sent again only with "
     rows = (*RUN, Row("group", "negative instruction"))
     columns = [Column("%"), Column("refused", {}, _show_refused)]
-    refusals = Table("refusals", "Refused by the editor", rows, columns, note=f"{note}retry_refused.")
+    note = "Requests that the editor or its service declined: in no score, and sent again only with "
+    note += "retry_refused."
+    refusals = Table("refusals", "Refused by the editor", rows, columns, note=note)
     return Section("results", "Results", [*make_paper_tables(), limit, refusals])
 
 
@@ -138,8 +140,7 @@ def _plot_curve(axis: str, condition: str) -> plots.Plot:
     layout: Any = {"x": "level", "line": "group", "panel": ("model", "variant")}
     layout["names"] = {name: name.replace("_", " ") for name in CONSTRUCTIONS}
     layout["axes"] = (f"{axis}, how many", "obeyed, per cent")
-    key = axis.replace(" ", "_")
-    return plots.plot(key, f"{caption}, 95 % intervals", where, plots.curves, **layout)
+    return plots.plot(axis.replace(" ", "_"), f"{caption}, 95 % intervals", where, plots.curves, **layout)
 
 
 # --- the negation gap, and what decides an edit ----------------------------------------------
@@ -214,7 +215,6 @@ def make_minimal_pairs() -> Section:
         "picture, 0 of interaction; one that removes whatever is named 0, -100, 0; one that does nothing 0 "
         "throughout."
     )
-    title = "Minimal pairs: what decides the edit"
     caption = (
         "Minimal pairs: what the instruction, the picture and both together contribute to the change in "
         "presence; an editor that obeys has +100, -100 and 0"
@@ -224,7 +224,7 @@ def make_minimal_pairs() -> Section:
     layout |= {"order": (*two_way.PARTS, *REMOVAL_JUDGES), "names": REMOVAL_JUDGES, "limits": None}
     where = {"task": "minimal_pairs", "statistic": "part"}
     parts = plots.plot("minimal_pairs", caption, where, plots.bars, axis="points", **layout)
-    table = Table("minimal_pairs", title, BY_JUDGE, columns, note=note)
+    table = Table("minimal_pairs", "Minimal pairs: what decides the edit", BY_JUDGE, columns, note=note)
     return Section("minimal_pairs", "Minimal pairs", [table], [parts])
 
 

@@ -57,7 +57,7 @@ class Edit(Stage):
     loses only the requests in flight.
     """
 
-    # As `Stage` explains them.
+    # Explained at `Stage`.
     name = EDIT
     outputs = (EDIT,)
     invalidates = (SCORES,)
@@ -198,7 +198,7 @@ class Score(Stage):
     plain), and detectors see them upright.
     """
 
-    # As `Stage` explains them.
+    # Explained at `Stage`.
     name = "score"
     cut = True
 
