@@ -57,15 +57,13 @@ class LoadedPipeline:
 def load_pipeline(
     checkpoint: str, revision: str | None = None, *, channels: Sequence[int] = (8,), lora: str | None = None
 ) -> LoadedPipeline:
-    """Load an InstructPix2Pix pipeline. Raises EditorError.
+    """Load an InstructPix2Pix pipeline. Raises EditorError. It is a StableDiffusionInstructPix2PixPipeline
+    whatever model_index.json declares (published MagicBrush copies declare StableDiffusionPipeline). The
+    safety checker is left out, since it would black out images.
 
     checkpoint  A folder in diffusers' layout, or a hub id ("owner/name[@revision]").
     channels    Allowed numbers of the UNet's input channels.
     lora        LoRA weights to fuse, named as for `presets.split_lora`.
-
-    The class is StableDiffusionInstructPix2PixPipeline, whatever model_index.json declares (published
-    MagicBrush copies declare StableDiffusionPipeline), without the safety checker, which would black out
-    images.
     """
     if (file := expand_user(checkpoint)).is_file():
         if file.suffix == ".py":
@@ -82,7 +80,7 @@ def load_pipeline(
         models = {}
         for part, cls in _MODELS.items():
             models[part] = load_complete(cls, checkpoint, source, revision, subfolder=part)
-        left_out = dict.fromkeys(("safety_checker", "feature_extractor", "image_encoder"))
+        left_out = dict.fromkeys(("safety_checker", "feature_extractor", "image_encoder"))  # -> None
         pipeline = StableDiffusionInstructPix2PixPipeline.from_pretrained(
             source, revision=revision, requires_safety_checker=False, **left_out, **models
         )

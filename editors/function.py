@@ -1,8 +1,6 @@
 """Makes editors from user code: a function (image, instruction) -> image, a class, or a pipeline in memory.
-
 Parts: base class of editors that send requests (also of `editors.served`); editor that calls a function;
-`make_editor`.
-"""
+`make_editor`."""
 
 from __future__ import annotations
 

@@ -256,12 +256,9 @@ class InstructPix2Pix(Editor):
     def _predict(
         self, unet: Any, scaled: Tensor, timestep: Tensor, texts: Tensor, conditions: Tensor, attention: Json
     ) -> Tensor:
-        """Guided prediction (B, 4, h, w) float32 of `unet`, its K branches in one forward pass.
-
-        scaled             (B, 4, h, w), the latents as the scheduler scales them.
-        texts, conditions  From `_encode_items`.
-        attention          Arguments of every `attention.Processor`.
-        """
+        """Guided prediction (B, 4, h, w) float32 of `unet`, its K branches in one forward pass. scaled:
+        latents (B, 4, h, w) as the scheduler scales them; texts, conditions: from `_encode_items`; attention:
+        arguments of every `attention.Processor`."""
         latents = torch.cat([scaled.to(conditions.dtype)] * len(self._guidance.branches))  # (K * B, 4, h, w)
         inputs = torch.cat([latents, conditions], dim=1)  # (K * B, 4 + 4, h, w)
         output = unet(inputs, timestep, texts, cross_attention_kwargs=attention, return_dict=False)[0]

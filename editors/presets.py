@@ -1,7 +1,5 @@
 """Reads the table of editors, presets.yaml, and finds the row for a name, a preset or a checkpoint.
-
-Parts: the table; forms of references to LoRA weights and served editors; rows.
-"""
+Parts: the table; references to LoRA weights and served editors; rows."""
 
 from __future__ import annotations
 

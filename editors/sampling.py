@@ -99,12 +99,10 @@ GUIDANCES = {
 def ancestral_step(
     x: Tensor, prediction: Tensor, sigma: float, sigma_next: float, noise: Tensor | None, prediction_type: str
 ) -> Tensor:
-    """One Euler-ancestral step (eta = 1) from noise level `sigma` to `sigma_next`.
-
-    x, prediction, noise: (B, C, H, W) float32. `noise` may be None on the last step, where sigma_next is 0.
-    Source: sample_euler_ancestral in github.com/crowsonkb/k-diffusion; prediction types "epsilon" and
-    "v_prediction" as in diffusers' EulerAncestralDiscreteScheduler.
-    """
+    """One Euler-ancestral step (eta = 1) from noise level `sigma` to `sigma_next`. x, prediction, noise:
+    (B, C, H, W) float32; `noise` may be None on the last step, where sigma_next is 0. Source:
+    sample_euler_ancestral in github.com/crowsonkb/k-diffusion; prediction types "epsilon" and "v_prediction"
+    as in diffusers' EulerAncestralDiscreteScheduler."""
     if prediction_type == "epsilon":
         derivative = prediction  # dx / dsigma, (B, C, H, W)
     else:

@@ -104,14 +104,13 @@ class ParsedInstruction(NamedTuple):
 
 
 class Zone(InstructPix2Pix):
-    """ZONE: local editing by two instruction editors and SAM, without training.
+    """ZONE: local editing by two instruction editors and SAM, without training. A result's note has the
+    action and the segment, or the step that found none.
 
     checkpoint, steps, name   As in InstructPix2Pix, whose text encoder, VAE and UNet are used.
     magicbrush, sam, action   A second pipeline (its UNet is kept), a SamModel, and the action classifier.
     resolution                Longest side in pixels; longer images are scaled down.
     options                   Fields of `Settings`, and further options of InstructPix2Pix.
-
-    A result's note has the action and the segment, or the step that found none.
     """
 
     _SCHEDULER = staticmethod(dpm_solver)  # in place of the Euler-ancestral one of InstructPix2Pix
@@ -324,11 +323,8 @@ def subtract_maps(first: Array, rival: Array, floor: str = "zero") -> Array:
 
 def make_rough_mask(difference: Array, size: tuple[int, int], threshold: int) -> Array:
     """Rough mask (H, W) bool of the region to edit: pixels in which the first token does not dominate.
-
-    difference  (h, w) uint8; enlarged with PIL's bicubic on integers, and doubled with saturation.
-    size        (W, H) in pixels.
-    threshold   Highest level inside the region.
-    """
+    difference: (h, w) uint8, enlarged to `size` (W, H) with PIL's bicubic on integers, and doubled with
+    saturation; threshold: highest level inside the region."""
     enlarged = np.asarray(Image.fromarray(difference).resize(size, Image.Resampling.BICUBIC)).astype(np.int16)
     return np.minimum(enlarged * 2, 255) <= threshold
 

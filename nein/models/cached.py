@@ -1,7 +1,5 @@
 """Caches the answers of served models on disk, and keeps their costs within a budget.
-
-Parts: `CachedChat`; `Spending`; `Services`, from which commands get both, and the settings of requests.
-"""
+Parts: `CachedChat`; `Spending`; `Services`, from which commands get both, and the settings of requests."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Resolves the editors of a command (`--editor`, `--edited`, `--mend`), which `EditorChoice.load` then loads.
-
-Parts: the choice; from names to choices; edited images of other programs in place of an editor.
-"""
+Parts: the choice; from names to choices; edited images of other programs in place of an editor."""
 
 from __future__ import annotations
 

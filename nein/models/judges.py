@@ -69,7 +69,7 @@ def load(kind: str, reference: str, *, services: Services | None, **options: Any
 def ask(kind: str, judge: Any, images: Images, words: Words, options: JudgeOptions) -> list[list[Verdict]]:
     """A verdict per image, (H, W, 3) uint8 RGB, and word. kind: "vqa", or "ovd": a detector."""
     ask_kind = _ask_detector if kind == "ovd" else _ask_vqa
-    answers = isolate_answers(lambda some, theirs: ask_kind(judge, some, theirs, options), images, words)
+    answers = isolate_answers(lambda part, rows: ask_kind(judge, part, rows, options), images, words)
     verdicts = []
     for row, answer in zip(words, answers, strict=True):
         failed = isinstance(answer, str)  # why the image has no row of verdicts
