@@ -33,7 +33,7 @@ class Entry:
     """A row of the printed table."""
 
     name: str  # as a user types it
-    about: str
+    about: str  # the column "what"
     origin: str  # a repository, "ships with nein", or how to get it
     license: str
     needs: tuple[Need, ...] = ()  # its downloads; it is here when all of them are

@@ -246,7 +246,7 @@ class Folder:
             )
         if difference:
             shutil.rmtree(path.parent)
-            for key in identity:  # of a metric's model: its kind
+            for key in identity:  # some are kinds of models, which the new rows may change
                 (self.path / "models" / f"{key}.json").unlink(missing_ok=True)
         atomic.write_json(path, dict(identity))
 

@@ -62,7 +62,7 @@ class Ray(Executor):
         super().__init__("cpu", threads=threads)
         self._ray = _connect(address)
         self._max_workers = workers or math.inf
-        self._gpus = gpus_per_worker
+        self._gpus_per_worker = gpus_per_worker
         gpus = self._ray.cluster_resources().get("GPU", 0)
         if device.startswith("cuda") and not gpus:
             raise UserError(f"--device is '{device}', but no node of the Ray cluster has a GPU.")
@@ -71,7 +71,7 @@ class Ray(Executor):
 
     def describe(self) -> Json:
         nodes = sum(node["Alive"] for node in self._ray.nodes())
-        return {"executor": "ray", "nodes": nodes, "gpus_per_worker": self._gpus}
+        return {"executor": "ray", "nodes": nodes, "gpus_per_worker": self._gpus_per_worker}
 
     def close(self) -> None:
         self._ray.shutdown()
@@ -98,21 +98,21 @@ class Ray(Executor):
         cores = self.threads or 1  # per worker
         room = math.floor(resources.get("CPU", 0) / cores)  # workers that fit
         if on_gpu:
-            room = math.floor(resources.get("GPU", 0) / self._gpus + 1e-6)  # rounding: 1 / 0.3333334 is 3
+            room = math.floor(resources.get("GPU", 0) / self._gpus_per_worker + 1e-6)  # 1e-6: rounding
         max_blocks = max((len(step.stage.blocks.numbers) for step in steps), default=0)
-        size = max(1, min(SHARES_PER_WORKER * room, max_blocks))  # more shares than blocks would be empty
+        share_count = max(1, min(SHARES_PER_WORKER * room, max_blocks))  # a share without blocks is no use
         # --- what every task gets: objects of the cluster, which logs and dashboards do not show
         secrets = self._ray.put({name: os.environ[name] for name in SECRETS if name in os.environ})
         shared_plan = self._ray.put(plan)
         device = "cuda" if on_gpu else "cpu"
-        options = {"num_gpus": self._gpus, "num_cpus": 0} if on_gpu else {"num_cpus": cores}  # per task
+        options = {"num_gpus": self._gpus_per_worker, "num_cpus": 0} if on_gpu else {"num_cpus": cores}
         # Ray restarts a task whose process or node died, but not one that raised an exception.
         task = self._ray.remote(compute_share).options(max_retries=RETRIES, **options)
         # --- run the tasks
-        waiting = [(rank, size) for rank in range(size)]
-        running: list[Any] = []
+        waiting = [(index, share_count) for index in range(share_count)]  # shares without a task
+        running: list[Any] = []  # references to results of tasks
         counts = [0] * len(steps)
-        with tqdm(total=size, desc="shares", unit="share", disable=not sys.stderr.isatty()) as bar:
+        with tqdm(total=share_count, desc="shares", unit="share", disable=not sys.stderr.isatty()) as bar:
             try:
                 while waiting or running:
                     while waiting and len(running) < self._max_workers:
