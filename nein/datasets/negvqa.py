@@ -248,20 +248,20 @@ def export_questions(items: Iterable[Item]) -> Iterator[harness.Question]:
 SPLIT, FILE = "val", "questions.jsonl"  # of the miniature world; of its questions in the cache
 
 
-def ensure_drawn(count: int, of_world: World = NANO) -> Path:
+def ensure_drawn(count: int, world: World = NANO) -> Path:
     """A folder of the cache with `count` drawn questions in NegVQA's layout."""
-    name = f"negvqa-{of_world.name.replace(':', '-')}-{count}"
-    return nano.draw_once(name, lambda draft: write_drawn(draft, count, of_world), proof=FILE)
+    name = f"negvqa-{world.name.replace(':', '-')}-{count}"
+    return nano.draw_once(name, lambda draft: write_drawn(draft, count, world), proof=FILE)
 
 
-def write_drawn(root: Path, count: int, of_world: World) -> None:
+def write_drawn(root: Path, count: int, world: World) -> None:
     """Draws questions; the order of options is random, each letter right for half of a kind's questions."""
     rows = []
     counts = dict.fromkeys(KINDS, 0)  # questions so far
-    for number, (index, scene, question) in enumerate(iter_questions(SPLIT, count, of_world)):
+    for number, (index, scene, question) in enumerate(iter_questions(SPLIT, count, world)):
         name = f"images/{index:05d}.png"
         if not (root / name).exists():  # up to four questions are about one scene
-            images.write_png(root / name, render(scene, of_world.style))
+            images.write_png(root / name, render(scene, world.style))
         # Pairs of questions of a kind get one right "A" and one right "B", in random order.
         pair, half = divmod(counts[question.kind], 2)
         counts[question.kind] += 1

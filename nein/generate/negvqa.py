@@ -234,7 +234,7 @@ class Negate(ShardStage):
     def make(self, model: llm.Client | None, inputs: list[Choice]) -> list[Negation]:
         usable = [item for item in inputs if not item.problem]
         requests = [llm.Request(f"{PROMPT}\nQuestion: {item.question}") for item in usable]
-        outcomes: Any = model.complete(requests, PrintedVerdict) if model else [None] * len(usable)
+        outcomes: list[Any] = model.complete(requests, PrintedVerdict) if model else [None] * len(usable)
         outcome_of = {item.id: outcome for item, outcome in zip(usable, outcomes, strict=True)}
         negations = []
         for item in inputs:

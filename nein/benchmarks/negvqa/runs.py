@@ -48,8 +48,8 @@ MATCHER_TOKENS = 2048  # longest answer of the matcher, as in VLMEvalKit
 def find_answerer(reference: str, config: NegvqaConfig) -> Answerer:
     """Checks a model of the command line. Raises UserError or MetricError for one that cannot be asked."""
     source = config.judge if reference == JUDGE else reference
-    location = source
-    model = references.get_object(reference)  # of the Python API; None: the reference is a text
+    location = source  # of an object of the Python API
+    model = references.get_object(reference)  # None: the reference is a text
     if model is None:
         location = references.resolve(source)
         models.check_reference(location)
@@ -136,15 +136,15 @@ class _RunMaker:
     def make_model_runs(self, name: str, reference: str) -> Iterator[Run]:
         """The run of a model, then one with each remedy of `--mend`; all share the loaded model."""
         answerer = find_answerer(reference, self.config)
-        load = Shared(functools.partial(load_model, answerer, self.config, self.device))
-        yield self._make_model_run(name, answerer, load, "")
+        load = Shared(functools.partial(load_model, answerer, self.config, self.device))  # loads once
+        yield self._make_model_run(name, answerer, load, remedy="")
         for remedy in self.config.mend:
             if remedy == "consistent" and "logprob" not in answerer.scorings:
                 raise UserError(f"--mend {remedy} needs probabilities, which '{reference}' lacks; omit it.")
             load_both = functools.partial(load_with_remedy, load, remedy, answerer.format.prompt)
-            yield self._make_model_run(f"{name}+{remedy}", answerer, load_both, remedy)
+            yield self._make_model_run(f"{name}+{remedy}", answerer, load_both, remedy=remedy)
 
-    def _make_model_run(self, name: str, answerer: Answerer, load: Callable[[], Any], remedy: str) -> Run:
+    def _make_model_run(self, name: str, answerer: Answerer, load: Callable[[], Any], *, remedy: str) -> Run:
         config, items = self.config, self.data.items
         # The paper's toolkit reads its table with pandas, to which an option "None" is a missing value.
         has_missing = any(not MISSING.isdisjoint(item.options) for item in items)

@@ -118,9 +118,9 @@ class Questioning(Stage):
                 replies |= {(item.id, form): reply for form, reply in zip(forms, item_replies, strict=True)}
         rows: list[Answer] = []
         for item, image in block:
-            no_reply = Reply(error=image if isinstance(image, str) else "")
             for form in self.forms:
-                rows += form.make_rows(item, replies.get((item.id, form), no_reply))
+                reply = Reply(error=image) if isinstance(image, str) else replies[item.id, form]
+                rows += form.make_rows(item, reply)
         return {self.name: rows}
 
     def ids(self, records: range) -> list[str]:
@@ -139,7 +139,7 @@ class FileAnswers(Stage):
     blocks: Blocks
     items: Sequence[Item]
     answers: Mapping[str, Mapping[str, str]]  # id -> variant -> text; "": the file has none
-    name, outputs, invalidates = ANSWERS, (ANSWERS,), (MATCHES,)
+    name, outputs, invalidates = ANSWERS, (ANSWERS,), (MATCHES,)  # see `Stage`
 
     def read(self, number: int) -> list[Item]:
         return [self.items[index] for index in self.blocks.members(number)]
@@ -177,7 +177,7 @@ class Matching(Stage):
     folder: Folder
     blocks: Blocks
     model: Model
-    name, outputs = MATCHES, (MATCHES,)
+    name, outputs = MATCHES, (MATCHES,)  # see `Stage`
 
     def read(self, number: int) -> list[Answer]:
         return self.folder.read(ANSWERS, number)

@@ -77,8 +77,8 @@ def _iter_source(config: NegbenchConfig) -> Iterator[Concepts]:
         return (Concepts(f"pair-{number:06d}") for number in range(config.scenes))
     if config.source == "nano" or (config.source == "pairs" and captions is None):
         return iter(drawn.draw_concepts(config.split, config.scenes))
-    annotated = config.source == "pairs" and instances is not None
-    if config.source == "coco" or annotated or str(captions).endswith(".json"):
+    has_objects = config.source == "pairs" and instances is not None
+    if config.source == "coco" or has_objects or str(captions).endswith(".json"):
         return _read_coco(config)
     return _read_captioned(config, Path(str(captions)))
 
@@ -223,7 +223,7 @@ class NegbenchMaker(Maker):
             metrics.check_reference(references.resolve(config.detector))
         if editor := config.maker_for("editor"):
             editor_choice.choose_editor(editor, config.preset, {})
-        enabled = {
+        enabled = {  # stage -> whether the options need it
             stages.MakePairs: is_pairs,
             stages.ExtractConcepts: config.concepts == "llm" and not is_pairs,
             stages.Verify: verifies and not is_pairs,
@@ -266,7 +266,7 @@ class NegbenchMaker(Maker):
         """Writes all files in one pass; returns the card's facts. Raises UserError if there is no record."""
         config = self.config
         image_count = 0
-        counts = {key: Counter[str]() for key in ("unusable", "dropped", "refused_paraphrases")}
+        counts = {key: Counter[str]() for key in ("unusable", "dropped", "refused_paraphrases")}  # of reasons
         types = Counter[str]()  # type of question -> templated questions
         with contextlib.ExitStack() as stack:
             # All files are open at once; each one gets its name when the stack closes without an error.

@@ -96,7 +96,8 @@ def extract(
             absent = [name for name in others if not polarity.find_mentions(text, name) and name not in named]
             notes = ["object not in the caption, dropped"] * (len(named) - len(present))
             notes += ["absent object is in the caption, dropped"] * (len(others) - len(absent))
-            image, absent = image.add_notes(*notes), absent[:count]
+            image = image.add_notes(*notes)
+            absent = absent[:count]
             is_usable = bool(present and absent)
         problem = "" if is_usable else NO_OBJECTS
         results[image.id] = replace(image, positives=tuple(present), negatives=tuple(absent), problem=problem)
@@ -200,8 +201,8 @@ def paraphrase(
     for attempt in range(client.attempts if client.temperature > 0 else 1):
         requests = []
         for old in pending:
-            number = sample_seed(seed, f"paraphrase/{old.id}", attempt)
-            requests.append(Request(_write_prompt(old, keep_order, random.Random(number)), number))
+            own_seed = sample_seed(seed, f"paraphrase/{old.id}", attempt)
+            requests.append(Request(_write_prompt(old, keep_order, random.Random(own_seed)), own_seed))
         refused = []
         for old, outcome in zip(pending, client.complete(requests, Paraphrase), strict=True):
             if outcome.value is None:

@@ -77,7 +77,7 @@ class MakePairs(NegbenchStage):
         return PairTools(pairs.EditorMaker(editor), verifier)
 
     def read(self, number: int) -> list[LoadedImage]:
-        from_text = self.config.maker_for("text")
+        from_text = self.config.maker_for("text")  # there is no image to read
         return [(image, "") if from_text else self.load_image(image) for image in super().read(number)]
 
     def make(self, model: PairTools, inputs: list[LoadedImage]) -> list[Concepts]:

@@ -66,7 +66,7 @@ class NeinMaker(Maker):
 
     config: BuildConfig
     stages = (Clauses, Generate, Match, Ask)
-    decides = (
+    decides = (  # names of options
         "queried kept absent_below image_format match_above protocol seed shard_size batch_size dtype "
         "judge_dtype"
     )
@@ -125,8 +125,8 @@ class NeinMaker(Maker):
             records = self.rows("clauses", shard)[: len(self.blocks.indices) - len(self.records)]
             self.records += records
             for source, record in zip(self.members(shard), records, strict=False):
-                line = {"image": record["id"], **{key: record[key] for key in ("problem", "queried", "lost")}}
-                self.lines.append(line)
+                facts = {key: record[key] for key in ("problem", "queried", "lost")}
+                self.lines.append({"image": record["id"], **facts})
                 for candidate in record["candidates"]:
                     name = candidate["id"]
                     edit, match, ask = edits[name], matches.get(name), answers.get(name)

@@ -80,8 +80,8 @@ def _make_listing(entries: Iterable[coco.CaptionedImage], folder: Path, origin: 
         key = stem.removeprefix("COCO_")
         sentences = maker.clean_texts(texts)
         problem = "" if sentences else NO_CAPTION
-        outside = Path(name).is_absolute() or ".." in Path(name).parts
-        if outside or not re.fullmatch(r"[\w-][\w .,+()-]*", stem):
+        is_outside = Path(name).is_absolute() or ".." in Path(name).parts
+        if is_outside or not re.fullmatch(r"[\w-][\w .,+()-]*", stem):
             problem = BAD_NAME
         elif key in ids:
             problem = SAME_NAME
@@ -182,8 +182,8 @@ class Clauses(NeinStage):
 
     def make(self, model: Any, inputs: list[tuple[Source, ImageOrReason]]) -> list[Row]:
         usable = [(source, pixels) for source, pixels in inputs if not isinstance(pixels, str)]
-        names = [draw_categories(self.maker.objects, self.config, source.id) for source, _ in usable]
-        results = measure_cosines(model, [pixels for _, pixels in usable], names)
+        categories = [draw_categories(self.maker.objects, self.config, source.id) for source, _ in usable]
+        results = measure_cosines(model, [pixels for _, pixels in usable], categories)
         result_by_id = {source.id: result for (source, _), result in zip(usable, results, strict=True)}
         rows = []
         for source, pixels in inputs:
@@ -334,7 +334,7 @@ class Match(Filter):
         texts = []
         for item in candidates:
             caption = item["caption"]
-            # The released code takes a caption with a dot anywhere as a finished sentence.
+            # To the released code ("paper") a dot anywhere in a caption ends it.
             is_ended = "." in caption if protocol == "paper" else caption.rstrip().endswith((".", "!", "?"))
             has_object = f"This image has {name_object(item['object'], protocol)}."
             texts.append(f"{caption}{' ' if is_ended else '. '}{has_object}")
