@@ -107,7 +107,7 @@ class ChatChoices(ChatModel):
 
     kind = "choice"
     default_tokens = 16
-    defaults: ClassVar = {"batch_size": 8, "bare": ("instructblip",)}
+    defaults: ClassVar[dict[str, Any]] = {"batch_size": 8, "bare": ("instructblip",)}
     scorings = SCORINGS
 
     def describe(self) -> Json:

@@ -109,13 +109,13 @@ class FidInterval(NamedTuple):
 
     @classmethod
     def jackknife(cls, value: float, left_out: Sequence[float]) -> FidInterval:
-        """Interval from the G replicates d_g = left_out. The half-width is the 97.5 % quantile of t with
+        """Make the interval from the G values d_g = left_out. Its half-width is the 97.5 % quantile of t with
         G - 1 degrees of freedom, times the standard error sqrt((G - 1) / G * sum (d_g - mean d)^2)."""
         count = len(left_out)
         if count < 2:
             return cls(value, None, None, None)
-        replicates = np.asarray(left_out, dtype=np.float64)
-        error = float(np.sqrt((count - 1) / count * np.sum((replicates - replicates.mean()) ** 2)))
+        d = np.asarray(left_out, dtype=np.float64)  # (G,)
+        error = float(np.sqrt((count - 1) / count * np.sum((d - d.mean()) ** 2)))
         half_width = float(scipy.special.stdtrit(count - 1, 0.975)) * error
         return cls(value, value - half_width, value + half_width, error, tuple(map(float, left_out)))
 

@@ -72,8 +72,7 @@ def lpips(batch: Batch) -> list[Score]:
     """LPIPS: perceptual distance between edited image and target, >= 0."""
 
     def measure(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-        edited, targets = [a for a, _ in pairs], [b for _, b in pairs]
-        return batch.models["lpips"].distances(edited, targets)
+        return batch.models["lpips"].distances([a for a, _ in pairs], [b for _, b in pairs])
 
     scores = []
     for result in isolate(measure, batch.pairs):  # a distance, or why there is none

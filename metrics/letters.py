@@ -217,8 +217,7 @@ def _remove_list(text: str, letters: str, options: Sequence[str]) -> str:
     for letter, option in zip(letters, options, strict=True):
         option_text = re.escape(_strip(option))
         items.append(rf"\(?{letter}[).:]+" + (rf"\s*{option_text}" if option_text else r"(?![).:])"))
-    two_or_more = rf"(?<!\w)(?:(?:{'|'.join(items)})[\s,.;|]*){{2,}}"
-    return re.sub(two_or_more, " ", text, flags=re.IGNORECASE).strip()
+    return re.sub(rf"(?<!\w)(?:(?:{'|'.join(items)})[\s,.;|]*){{2,}}", " ", text, flags=re.IGNORECASE).strip()
 
 
 def _remove_excluded(text: str, letters: str) -> tuple[str, bool]:

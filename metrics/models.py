@@ -55,7 +55,7 @@ REFERENCES: dict[str, str] = {
     "attribute": "nein.metrics.models:load_plugin",
     "served": "nein.metrics.chat.asking:ChatJudge.load",
 }
-#: Options that a loader gets only if it has such a parameter; any other must be one.
+#: Options that a loader gets only if it has such a parameter; all others are always passed.
 _OPTIONAL = ("quantization", "pad", "backend")
 
 
@@ -87,7 +87,8 @@ def load_judge(
     parameters = inspect.signature(load).parameters
     if "quantization" not in parameters and options.get("quantization", "none") != "none":
         raise MetricError(f"'{path_or_id}' cannot be quantized, only LLaVA-NeXT can; choose 'none'.")
-    return load(path_or_id, **{k: v for k, v in options.items() if k in parameters or k not in _OPTIONAL})
+    passed = {key: value for key, value in options.items() if key in parameters or key not in _OPTIONAL}
+    return load(path_or_id, **passed)
 
 
 def check_reference(path_or_id: str) -> None:

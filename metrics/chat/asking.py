@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from nein.loading.digests import Json
@@ -19,7 +19,8 @@ def open_chat(path_or_id: str, *, batch_size: int = 1, bare: Sequence[str] = (),
         return endpoint.connect(path_or_id, **options)
     from nein.metrics.chat.local import LocalChat, load_chat
 
-    return LocalChat(*load_chat(path_or_id, bare=bare, **options), batch_size=batch_size)
+    model, processor, source = load_chat(path_or_id, bare=bare, **options)
+    return LocalChat(model, processor, source, batch_size=batch_size)
 
 
 class ChatModel(Described):
@@ -27,7 +28,7 @@ class ChatModel(Described):
 
     kind = ""  # in `describe()`; like the next two, set by subclasses
     default_tokens = 10  # of `max_new_tokens`
-    defaults: ClassVar[Mapping[str, Any]] = {}  # options of `open_chat`, unless given
+    defaults: ClassVar[dict[str, Any]] = {}  # options of `open_chat`, unless given
 
     def __init__(self, chat: Chat, *, max_new_tokens: int = 0) -> None:  # 0: the default
         self.chat, self.max_new_tokens = chat, max_new_tokens or self.default_tokens
@@ -35,7 +36,7 @@ class ChatModel(Described):
 
     @classmethod
     def load(cls, path_or_id: str, *, max_new_tokens: int = 0, **options: Any) -> Any:
-        return cls(open_chat(path_or_id, **{**cls.defaults, **options}), max_new_tokens=max_new_tokens)
+        return cls(open_chat(path_or_id, **(cls.defaults | options)), max_new_tokens=max_new_tokens)
 
     def describe(self) -> Json:
         decoding = f"greedy, at most {self.max_new_tokens} tokens"

@@ -45,8 +45,7 @@ class LocalChat(Chat):
         self._sampling_lock = threading.Lock()  # torch samples with its global generator
         self._word_tokens: dict[Words, dict[str, list[int]]] = {}  # words -> word -> ids of its first tokens
         ends = model.generation_config.eos_token_id  # an id, several, or None
-        if ends is None:
-            ends = self._tokenizer.eos_token_id
+        ends = self._tokenizer.eos_token_id if ends is None else ends
         ends = ends if isinstance(ends, (list, tuple)) else [ends]
         self._eos = {int(token) for token in ends if token is not None}  # ids that end an answer
 

@@ -66,7 +66,7 @@ class Owlv2Detector(_Detector):
         """Detect `labels[i]` in `images[i]`, (H, W, 3) uint8; boxes with a score strictly above `threshold`
         count. Raises MetricError for a label that is too long."""
         check_batch(images, labels, "labels")
-        detections: list[dict[str, Detection]] = [{} for _ in images]
+        detections: dict[int, dict[str, Detection]] = {}  # index of an image -> label -> detection
         with_labels = [i for i, row in enumerate(labels) if row]
         with loading.exact():
             self._encode_labels(itertools.chain(*labels))
@@ -76,9 +76,8 @@ class Owlv2Detector(_Detector):
                 boxes = boxes * sides[:, None, None]  # in pixels: the image is at the square's top left
                 batch_labels = [list(dict.fromkeys(labels[i])) for i in batch]
                 results = self._score(features, boxes, batch_labels, threshold)
-                for i, found in zip(batch, results, strict=True):
-                    detections[i] = found
-        return detections
+                detections.update(zip(batch, results, strict=True))
+        return [detections.get(i, {}) for i in range(len(images))]
 
     def pixels(self, images: Images) -> torch.Tensor:
         """Preprocess N images, (H, W, 3) uint8: network input (N, 3, S, S) float32."""
@@ -191,17 +190,19 @@ class ZeroShotDetector(_Detector):
     def _detect(self, image: np.ndarray, labels: Sequence[str], threshold: float) -> dict[str, Detection]:
         """Detect distinct labels in one image."""
         outputs = [self._run(image, label) for label in labels]  # (logits (P,), boxes (P, 4)) per label
-        named: list[float | None] = [None] * len(outputs)
+        named_scores: list[float | None] = [None] * len(outputs)
         if outputs and not self.is_grounded:  # Grounding DINO's boxes differ between labels
-            named = find_named_scores(torch.stack([logits for logits, _ in outputs], -1)).tolist()  # (P, L)
+            stacked = torch.stack([logits for logits, _ in outputs], -1)  # (P, L)
+            named_scores = find_named_scores(stacked).tolist()
         height, width = image.shape[:2]
         detections = {}
-        for label, (logits, boxes), score in zip(labels, outputs, named, strict=True):
+        for label, (logits, boxes), named in zip(labels, outputs, named_scores, strict=True):
             scores = torch.sigmoid(logits)  # (P,)
             best = int(scores.argmax())
             x, y, w, h = (float(value) for value in boxes[best])
             box = ((x - w / 2) * width, (y - h / 2) * height, (x + w / 2) * width, (y + h / 2) * height)
-            detections[label] = Detection(float(scores[best]), int((scores > threshold).sum()), box, score)
+            count = int((scores > threshold).sum())
+            detections[label] = Detection(float(scores[best]), count, box=box, named=named)
         return detections
 
     def _run(self, image: np.ndarray, label: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -216,6 +217,7 @@ class ZeroShotDetector(_Detector):
 
 
 def load(path_or_id: str, **options: Any) -> ZeroShotDetector:
+    """Load any detector but OWLv2. options: those of `loading.load_model`."""
     from transformers import AutoModelForZeroShotObjectDetection, AutoProcessor
 
     model, source = loading.load_model(AutoModelForZeroShotObjectDetection, path_or_id, **options)

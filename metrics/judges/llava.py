@@ -88,7 +88,7 @@ class LlavaNextJudge(LocalChat, Described):
                 ids = tuple(self._tokenizer(prompt)["input_ids"])
             index = ids.index(self._image_id)
             heads[prompt], tails[prompt] = ids[:index], ids[index + 1 :]
-        # Length of the beginning that all tails share, but one token less than a tail: its logits answer.
+        # Length of the beginning that all tails share; each keeps one token, whose logits begin the answer.
         limit = min(map(len, tails.values()), default=1) - 1
         shared = 0
         while shared < limit and len({tail[shared] for tail in tails.values()}) == 1:

@@ -139,7 +139,7 @@ class Tower(nn.Module):
         from nein.metrics.loading import hide_progress, load_pretrained
 
         source = self.dual.source
-        with hide_progress(local=True):
+        with hide_progress(is_local=True):
             self.model.save_pretrained(folder, safe_serialization=True)
         loaders: list[Any] = [AutoImageProcessor]
         if isinstance(self.dual, ClipEncoder):
