@@ -116,7 +116,7 @@ def estimate_costs(model: str, remedy: str, folders: Sequence[Folder]) -> Iterat
 
 
 # --- verdicts --------------------------------------------------------------------------------
-SIGNIFICANT = 0.05  # a change counts if its p, corrected by Holm, is below
+SIGNIFICANT = 0.05  # a change counts if its p, corrected by Holm, is below this
 
 
 def judge_remedies(kind: Kind, rows: Sequence[Figure], remedies: Sequence[str]) -> list[Figure]:

@@ -236,10 +236,10 @@ class CaseJudge:
 # --- the command -----------------------------------------------------------------------------------
 def run(options: CalibrateConfig) -> None:
     """Asks the judges and prints the error rates of each. Raises UserError."""
-    directory, config = read_config(options.run, {kind: name for kind, name in options.named.items() if name})
-    out = atomic.make_folder(options.out or directory.out / "calibration")
+    nein_run, config = read_config(options.run, {kind: name for kind, name in options.named.items() if name})
+    out = atomic.make_folder(options.out or nein_run.out / "calibration")
     services = Services.create(options, config.cache_dir / "answers.sqlite")
-    cases = gather_cases(options, directory)
+    cases = gather_cases(options, nein_run)
     for name, (present, absent) in count_questions(cases).items():
         print(f"{name}: {present} present and {absent} absent objects", file=sys.stderr)
     device = Processes().device(options.device or config.device)
@@ -252,9 +252,9 @@ def run(options: CalibrateConfig) -> None:
         print(calibrate(case_judge, cases))
 
 
-def gather_cases(options: CalibrateConfig, run: RunDir) -> list[Case]:
+def gather_cases(options: CalibrateConfig, nein_run: RunDir) -> list[Case]:
     """The cases of `--sets`, by default of every available set. Raises UserError for an unavailable one."""
-    origin = run.manifest().get("data", {})
+    origin = nein_run.manifest().get("data", {})
     file = options.instances
     if file is None and "annotations" in origin:
         default = Path(origin["annotations"]).parent / "instances.json"

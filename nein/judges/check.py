@@ -51,8 +51,8 @@ def run(options: CheckConfig) -> int:
 
     device = machine.Processes().device(options.device)
     settings: dict[str, Any] = {"device": device, "dtype": options.dtype}
-    services, on_cpu = Services.create(options, None), device == "cpu"
-    if on_cpu:
+    services = Services.create(options, None)  # no cache: every answer is asked anew
+    if on_cpu := device == "cpu":
         machine.set_threads()
     if options.kind == "editor":
         [choice] = editor_choice.resolve_editors([options.subject], "nano", options.editor_options)
@@ -63,15 +63,15 @@ def run(options: CheckConfig) -> int:
     else:
         subject = judges.load(options.kind, options.subject, services=services, **settings)
     failed = 0
-    for name, passed, detail in KINDS[options.kind](subject, options.number).run(on_cpu, options.threads):
+    for title, passed, detail in KINDS[options.kind](subject, options.number).run(on_cpu, options.threads):
         failed += not passed
-        print(f"{'pass' if passed else 'FAIL'}  {name}{': ' if detail else ''}{detail}", flush=True)
+        print(f"{'pass' if passed else 'FAIL'}  {title}{': ' if detail else ''}{detail}", flush=True)
     print(f"{options.subject}: {f'{failed} checks failed' if failed else 'all checks passed'}")
     return 1 if failed else 0
 
 
 class Failed(AssertionError):
-    """A failed check; the message says what the subject did."""
+    """Raised by a failed check; the message says what the subject did."""
 
 
 def draw_scene(seed: int, size: tuple[int, int]) -> np.ndarray:

@@ -33,14 +33,14 @@ def run(options: RetrievedConfig) -> str:
         raise UserError(f"'{options.run}' has no finished retrieval of two towers; run nein negbench eval.")
     # The judge and its calibration.
     kind = options.kind
-    directory, settings = read_config(options.judged_by)
-    candidates = calibrations.load([directory.out / "calibration"], explicit=True)
+    nein_run, settings = read_config(options.judged_by)
+    candidates = calibrations.load([nein_run.out / "calibration"], explicit=True)
     device = Processes().device(options.device)
     services = Services.create(options, settings.cache_dir / "answers.sqlite")
     judge = stages.load_models([f"removal_{kind}"], settings, device, services)[kind]
     judge_options = JudgeOptions(settings.article, settings.threshold)
-    setting = {"fingerprint": judge.fingerprint, **judge_options.decisive(kind)}.items()
-    calibration = next((item for item in candidates if setting <= item.manifest.items()), None)
+    wanted = {"fingerprint": judge.fingerprint, **judge_options.decisive(kind)}.items()
+    calibration = next((item for item in candidates if wanted <= item.manifest.items()), None)
     if calibration is None:
         command = f"nein calibrate {options.judged_by} --judges {kind}"
         raise UserError(f"'{options.judged_by}' has no calibration of its {kind} judge; run {command}.")
