@@ -31,8 +31,8 @@ def test_the_axes_hold_out_one_thing_each_and_the_last_three():
 
 @pytest.mark.parametrize("wordings", [("code",), ("code", *sentences.VARIED)])
 def test_what_clip_is_taught_names_no_held_out_object_and_no_held_out_wording(wordings):
-    captions = drawn.draw_negcap("train", 120, 0, TAUGHT, wordings, originals=1)
-    questions = drawn.draw_negmcq("train", 120, 0, TAUGHT, wordings, hard=True)
+    captions = drawn.draw_negcap(120, 0, TAUGHT, wordings, originals=1)
+    questions = drawn.draw_negmcq(120, 0, TAUGHT, wordings, hard=True)
     texts = [text for item in captions for text in item.captions]
     texts += [option.text for question in questions for option in question.options]
     assert named(texts, HELD_OUT) == set()

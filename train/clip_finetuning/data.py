@@ -68,12 +68,12 @@ def load(config: ClipConfig) -> Corpus:
     drawing: Any = {"scenes": config.nano_scenes, "seed": config.seed, "wordings": config.wordings}
     if is_nano(config.captions):
         world = find_world(config.captions)
-        captions = drawn.draw_negcap("train", world=world, originals=config.original_captions, **drawing)
+        captions = drawn.draw_negcap(world=world, originals=config.original_captions, **drawing)
     else:
         captions, rows_skipped = read_captions(config)
     if is_nano(config.questions):
         world = find_world(config.questions)
-        questions = drawn.draw_negmcq("train", world=world, hard=config.caption_questions, **drawing)
+        questions = drawn.draw_negmcq(world=world, hard=config.caption_questions, **drawing)
     else:
         questions = official.read_questions(Path(config.questions))
     captions, questions = captions[: config.limit], questions[: config.limit]

@@ -314,7 +314,7 @@ def run(options: AnalyseConfig) -> None:
             for index, (x, y) in zip(indices, find_components(features[0][indices]).tolist(), strict=True):
                 sentence = sets[0][index]
                 first_name = f"A = {pairs[0][0] if sentence.first else pairs[0][1]}"
-                entries = {"plot": key, "model": label, "group": sentence.group}
+                entries: Json = {"plot": key, "model": label, "group": sentence.group}
                 entries |= {"template": sentence.template, "first": first_name, "sentence": sentence.text}
                 coordinates.append({**entries, "x": x, "y": y})
 

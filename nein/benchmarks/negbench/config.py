@@ -19,9 +19,9 @@ from nein.loading.references import Need
 class EvalConfig(Evaluation, Seed, Blind):
     """What decides an evaluation: models, data sets and tasks, protocol."""
 
-    presets = "negbench/eval-"
+    presets = "negbench/eval-"  # prefix of preset files in configs/
     default_out = "runs/negbench-PRESET"
-    counted = "pictures (retrieval) or questions of a task"
+    counted = "pictures (retrieval) or questions of a task"  # by --limit
     batch_size: PositiveInt = 32
     model: Names = option(
         ["nano:clip"],
@@ -87,16 +87,13 @@ class EvalConfig(Evaluation, Seed, Blind):
 
     def check(self) -> None:
         if self.answers_from and self.protocol == "paper":
-            raise UserError(
-                "--answers-from has letters of --protocol fixed, which shuffles options; give that one."
-            )
+            reason = "--answers-from has letters of --protocol fixed, which shuffles options"
+            raise UserError(f"{reason}; give that one.")
         if not (self.model or self.vlm or self.match or self.answers_from):
             raise UserError("No model was named; pass --model NAME, --vlm REFERENCE or --match REFERENCE.")
         if self.preset == "paper" and self.data == NANO:
-            raise UserError(
-                "The paper preset needs published data: --data FOLDER (with the released files) and "
-                "--image-root NAME=FOLDER for the pictures."
-            )
+            needed = "--data FOLDER (with the released files) and --image-root NAME=FOLDER for the pictures"
+            raise UserError(f"The paper preset needs published data: {needed}.")
         if self.data.partition(":")[0] != NANO and (self.scenes is not None or self.split != "val"):
             raise UserError("--scenes and --split are for --data nano only; omit them.")
 

@@ -55,9 +55,9 @@ class Encoding(Stage):
         config: EvalConfig,
         model: Model | None,
     ) -> None:
-        self.name, self.outputs, self.model = output, (output,), model
-        self.folder, self.cache, self.media = folder, config.cache_dir, media
-        self.names, self.selection = names, selection
+        self.name, self.outputs = output, (output,)
+        self.names, self.selection, self.media = names, selection, media
+        self.folder, self.cache, self.model = folder, config.cache_dir, model
         chosen = [index for index, name in enumerate(names) if name in selection]
         self.blocks = Blocks(len(names), config.batch_size, chosen)
 
@@ -162,5 +162,5 @@ class Encoding(Stage):
 
 
 def _scope(rows: Sequence[Row]) -> str:
-    """The cache's key of a block: a hash of its contents in order; without a feature, of the reason."""
+    """The cache's key of a block: a hash of its contents in order; if unreadable, of the reason."""
     return answers.hash_scope(row["key"] or row["reason"].partition(":")[0] for row in rows)

@@ -150,9 +150,8 @@ def _estimate_judged(table: ScoreTable, rates: Rates | None) -> Figures:
         for kind in (NEGATED, ORIGINAL):
             verdicts = table.where(metric=f"without@{k}", kind=kind)
             rows = verdicts.frame.assign(item=verdicts.frame["item"].cat.codes, source=verdicts.clusters)
-            by_query = rows.groupby("item", sort=False)
-            is_incomplete = by_query["value"].apply(lambda values: values.isna().any())
-            sides.append(by_query.agg({"source": "first", "value": "mean"}).mask(is_incomplete))
+            columns = {"source": "first", "value": lambda values: values.mean(skipna=False)}
+            sides.append(rows.groupby("item", sort=False).agg(columns))
         pairs = sides[0].join(sides[1], how="inner", rsuffix="_original").dropna()
         differences = (pairs["value"] - pairs["value_original"]).to_numpy()  # (queries,) in [-1, 1]
         avoided = statistics.bounded_mean(differences, pairs["source"].tolist(), -1.0, 1.0)

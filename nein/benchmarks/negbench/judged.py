@@ -29,7 +29,7 @@ from nein.models.judges import Word
 from nein.wording.families import find_named
 
 RANDOM = "at random"
-KINDS = (NEGATED, ORIGINAL, RANDOM)  # how images were found
+KINDS = (NEGATED, ORIGINAL, RANDOM)  # how images were found: by which caption, or drawn
 JUDGED_CSV = "judged.csv"
 UNPARSED = "neither yes nor no"  # the reason of a verdict that an answer does not give
 DEPTH = max(KS)  # images judged per query
@@ -60,11 +60,13 @@ def make_queries(
             denials.append((query, captions))
     if most is not None and len(denials) > most:
         denials = [denials[k * len(denials) // most] for k in range(most)]
+
+    # By the captions, then at random.
     queries: list[Query] = []
     for kind in (NEGATED, ORIGINAL):
-        searches = [(query, captions[kind]) for query, captions in denials if captions[kind] is not None]
+        searches = [(query, text) for query, captions in denials if (text := captions[kind]) is not None]
         seeds = [sample_seed(seed, f"{query.id}/{kind}") for query, _ in searches]
-        results = find_images(task, pictures, texts, [str(text) for _, text in searches], seeds)
+        results = find_images(task, pictures, texts, [text for _, text in searches], seeds)
         for (query, _), images in zip(searches, results, strict=True):
             queries.append(replace(query, kind=kind, images=images))
     gallery = [name for name in task.references if name in pictures.rows]
@@ -88,7 +90,8 @@ def find_images(
 
 
 def list_unsearched(task: RetrievalTask) -> Iterator[tuple[Query, str]]:
-    """Yields (query without images, its negated caption) for every denial, searched for and at random."""
+    """Yields (query without images, its negated caption) for every denial: one searched for, one at random.
+    Tests that bring questions have no original captions."""
     for query, captions in _list_denials(task):
         for kind in (NEGATED, RANDOM):
             yield replace(query, kind=kind), captions[NEGATED] or ""
@@ -105,7 +108,8 @@ def _list_denials(task: RetrievalTask) -> Iterator[tuple[Query, dict[str, str | 
             original = originals[k] if len(originals) == len(item.captions) else None
             things = item.asked[:1] if item.asked else find_named((caption,), item.negatives or ())
             for thing in things:
-                query = Query(f"{item.id}#{k}/{thing}", item.cluster, "", thing, (), also)
+                name = f"{item.id}#{k}/{thing}"
+                query = Query(name, source=item.cluster, kind="", thing=thing, images=(), also=also)
                 yield query, {NEGATED: caption, ORIGINAL: original}
 
 
@@ -129,7 +133,7 @@ def _list_questions(query: Query) -> list[str]:
 def make_verdict_rows(
     queries: Sequence[Query], verdicts: Mapping[tuple[str, str], Mapping[str, Any]], protocol: str
 ) -> Iterator[Row]:
-    """A row per query and image: id, source, kind, thing, asked (whether it is a question), rank, image,
+    """A row per query and image: id, source, kind, thing, asked (whether `thing` is a question), rank, image,
     absent (1.0, 0.0 or None), reason. verdicts: (image, object or question) -> the judge's row."""
     for query in queries:
         for rank, image in enumerate(query.images):
@@ -152,21 +156,21 @@ class Judging(Stage):
     """Asks the judge about the images that the captions of a task find, once all features exist. Rows: those
     of `make_verdict_rows`, with `failed` as in `questions.Questions`."""
 
-    def __init__(self, *, tasks: ModelTasks, task: RetrievalTask, model: Model) -> None:
-        complete = tasks.find_complete(task)
+    def __init__(self, *, model_tasks: ModelTasks, task: RetrievalTask, model: Model) -> None:
+        complete = model_tasks.find_complete(task)
         assert isinstance(complete, RetrievalTask)
+        self.model_tasks, self.task, self.complete, self.model = model_tasks, task, complete, model
         self.name = name_output(task)
-        self.outputs, self.blocks, self.model = (self.name,), tasks.blocks(task), model
-        self.tasks, self.task, self.complete = tasks, task, complete
-        self.encoding = tasks.encode_images()
-        self.depends_on_all = (self.encoding.name, tasks.encode_sentences(task).name)
+        self.outputs, self.blocks = (self.name,), model_tasks.blocks(task)
+        self.encoding = model_tasks.encode_images()
+        self.depends_on_all = (self.encoding.name, model_tasks.encode_sentences(task).name)
 
     def read(self, number: int) -> tuple[list[Query], dict[str, Pixels], list[Row]]:
         """(queries with their images, image by reference, rows of the captions without a feature)."""
-        pictures, texts = self.tasks.read_features(self.tasks.complete_blocks(self.task))
-        captions = tuple(self.complete.negated[k] for k in self.blocks.members(number))
-        block = replace(self.complete, negated=captions)
-        queries = make_queries(block, pictures, texts, seed=self.tasks.config.seed)
+        pictures, texts = self.model_tasks.read_features(self.model_tasks.complete_blocks(self.task))
+        items = tuple(self.complete.negated[k] for k in self.blocks.members(number))
+        block = replace(self.complete, negated=items)
+        queries = make_queries(block, pictures, texts, seed=self.model_tasks.config.seed)
         failed = []
         for query, text in list_unsearched(block):
             if text in texts.reasons:
@@ -194,7 +198,7 @@ class Judging(Stage):
             for name, asked, row in zip(batch, questions, replies, strict=True):
                 for word, answer in zip(asked, row, strict=True):
                     answers[name, word.word] = answer
-        rows = [*make_verdict_rows(queries, answers, self.tasks.config.protocol), *failed]
+        rows = [*make_verdict_rows(queries, answers, self.model_tasks.config.protocol), *failed]
         for row in rows:
             if row["absent"] is not None or row["reason"] == UNPARSED:
                 row["failed"] = ""  # final

@@ -14,15 +14,7 @@ from typing import Any
 from nein import metrics
 from nein.datasets.negbench.registry import CSV_FILES
 from nein.loading.errors import UserError, near_match
-from nein.loading.references import (
-    TEXTS,
-    Need,
-    expand_user,
-    is_local,
-    is_served,
-    load_attribute,
-    parse_reference,
-)
+from nein.loading.references import TEXTS, Need, is_local, is_served, load_attribute, parse_reference
 from nein.metrics import choices
 from nein.models import references
 from nein.models.cached import Services
@@ -39,56 +31,50 @@ class ModelRow:
     reference: str | None = None
     file: str = ""  # the released checkpoint, to be converted
     published: Mapping[str, str] = field(default_factory=dict)  # source of paper_numbers.csv -> its row there
-    text: tuple[str, ...] = ()  # repositories whose configuration and tokenizer its text tower is built from
-    at: str = ""  # where `file` is, if not with NegBench's; it is converted with QuickGELU
+    text: tuple[str, ...] = ()  # repositories with configuration and tokenizer of its text tower
+    at: str = ""  # where `file` is; "": with NegBench's. The others are converted with QuickGELU
 
     @property
     def obtain(self) -> str:
-        """The sentence that tells a user where the weights are and how to convert them."""
+        """Where the weights are and how to convert them."""
         if self.name == "conch":
             return (
                 "its weights are given out on request at huggingface.co/MahmoodLab/conch, its code is "
                 "github.com/mahmoodlab/CONCH, both for non-commercial research; then in Python "
                 "nein.negbench(OBJECT), OBJECT with encode_image and encode_text"
             )
-        name, quick = Path(self.file).name, "--quick-gelu " if self.at else ""
-        location = CSV_FILES.replace("the CSV files are at", f"{self.file} is at")
-        location = f"{name} is at {self.at}" if self.at else location
-        convert = f"nein negbench convert --architecture ViT-B-32 {quick}{name} FOLDER"
+        name = Path(self.file).name
+        location, option = CSV_FILES.replace("the CSV files are at", f"{self.file} is at"), ""
+        if self.at:
+            location, option = f"{name} is at {self.at}", "--quick-gelu "
+        convert = f"nein negbench convert --architecture ViT-B-32 {option}{name} FOLDER"
         return f"{location}; {convert}, then --model {self.name}=FOLDER"
 
 
 #: Sources of paper_numbers.csv.
 _TABLE_1, _FIGURES, _BASE, _SCALING = "paper_table1", "paper_figures", "repo_baseline", "repo_scaling"
+_TUNED = "repo_finetuned"
+# Published numbers of rows below.
 _LAION = {_BASE: "CLIP-Laion400M", _SCALING: "CLIP-Laion400M-Base", _FIGURES: "CLIP-Laion400M"}
+_DATACOMP = dict.fromkeys((_BASE, _FIGURES), "CLIP-datacomp")
+_CLIP_NEGFULL = {_TABLE_1: "CLIP + CC12M-NegFull", _TUNED: "CLIP-OpenAI + CC12M-NegFull"}
+_NEGCLIP_NEGFULL = dict.fromkeys((_TABLE_1, _TUNED), "NegCLIP + CC12M-NegFull")
 _NEGFULL = "CLIP_CC12M_NegFull_ViT-B-32_lr1e-8_clw0.99_mlw0.01/checkpoint.pt"
 _BIOMED = "open_clip:hf-hub:microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224"
 _BERT = "microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract"
 _ROWS = (
     ModelRow("clip", "open_clip:ViT-B-32/openai", "", {_TABLE_1: "CLIP", _BASE: "CLIP-OpenAI"}),
-    # Which of the two epochs the figures are of is not said; the released script has e31.
+    # The paper does not say which of two epochs its figures show; the released script has e31.
     ModelRow("clip-laion400m", "open_clip:ViT-B-32/laion400m_e32", "", _LAION),
     # The released scripts build ViT-B-32 without QuickGELU for every tag but openai's.
     ModelRow("clip-laion400m-gelu", "open_clip:ViT-B-32/laion400m_e32#gelu", "", _LAION),
-    ModelRow(
-        "clip-datacomp",
-        "open_clip:ViT-B-32/datacomp_xl_s13b_b90k",
-        published=dict.fromkeys((_BASE, _FIGURES), "CLIP-datacomp"),
-    ),
+    ModelRow("clip-datacomp", "open_clip:ViT-B-32/datacomp_xl_s13b_b90k", "", _DATACOMP),
     ModelRow("clip-l", "open_clip:ViT-L-14/laion2b_s32b_b82k", "", {_SCALING: "CLIP-Laion2B-Large"}),
     ModelRow("clip-h", "open_clip:ViT-H-14/laion2b_s32b_b79k", "", {_SCALING: "CLIP-Laion2B-Huge"}),
     ModelRow("negclip", None, "negclip.pth", dict.fromkeys((_TABLE_1, _BASE, _FIGURES), "NegCLIP")),
     ModelRow("conclip", None, "conclip_b32_openclip_version.pt", dict.fromkeys((_BASE, _FIGURES), "ConCLIP")),
-    ModelRow(
-        "clip-negfull",
-        file=_NEGFULL,
-        published={_TABLE_1: "CLIP + CC12M-NegFull", "repo_finetuned": "CLIP-OpenAI + CC12M-NegFull"},
-    ),
-    ModelRow(
-        "negclip-negfull",
-        file=f"Neg{_NEGFULL}",
-        published=dict.fromkeys((_TABLE_1, "repo_finetuned"), "NegCLIP + CC12M-NegFull"),
-    ),
+    ModelRow("clip-negfull", None, _NEGFULL, _CLIP_NEGFULL),
+    ModelRow("negclip-negfull", None, f"Neg{_NEGFULL}", _NEGCLIP_NEGFULL),
     # ViT-B-32 of each; the authors give out ViT-B-16 and ViT-L-14, too, which convert in the same way.
     ModelRow("conclip-authors", None, "conclip_vit_b32.pt", at="a link of github.com/jaisidhsingh/CoN-CLIP"),
     ModelRow("negationclip", None, "ViT-B-32.pt", at="huggingface.co/jerryray/negationclip"),
@@ -116,10 +102,10 @@ class Choice:
 def choose(model: str, kind: str = "dual") -> Choice:
     """The model behind a name or reference. Raises UserError for a name without weights, or neither."""
     if references.get_object(model) is not None:
-        return Choice(model, model, model, model, kind)
+        return Choice(model, name=model, slug=model, reference=model, kind=kind)
     label, reference = references.split_label(model)  # NAME=REFERENCE
     if kind == "log":
-        name = label or expand_user(reference).stem
+        name = label or Path(reference).stem
         return Choice(model, name, references.slugify(name), reference, kind)
     row = MODELS.get(label or model) if kind == "dual" else None
     if label is not None and row is None:
@@ -131,9 +117,12 @@ def choose(model: str, kind: str = "dual") -> Choice:
         if row.reference is None:
             raise UserError(f"The weights of '{model}' must be downloaded by hand: {row.obtain}.")
         return Choice(model, model, model, _resolve(row.reference, kind), kind, row)
+
+    # A reference alone: a served model is named by its URL, a folder by its name.
     location = _resolve(model, kind)
-    if kind == "vlm" and (label := references.slugify_served(model)) is not None:
-        return Choice(model, label, label, location, kind)
+    served_name = references.slugify_served(model) if kind == "vlm" else None
+    if served_name is not None:
+        return Choice(model, served_name, served_name, location, kind)
     name = Path(location).name if Path(location).is_dir() and not model.startswith("nano:") else model
     return Choice(model, name, references.slugify(model), location, kind)
 
@@ -146,10 +135,8 @@ def _resolve(reference: str, kind: str) -> str:
     if kind == "dual" and not (form in ("embedded", "hub", "attribute") or is_local(reference)):
         near = near_match(reference, MODELS)
         hint = f"; did you mean '{near}'?" if near else "."
-        raise UserError(
-            f"Unknown model '{reference}'{hint} Allowed: {', '.join(MODELS)}, a folder, a hub id owner/name, "
-            "open_clip:ARCHITECTURE/TAG, nano:clip, random."
-        )
+        forms = "a folder, a hub id owner/name, open_clip:ARCHITECTURE/TAG, nano:clip, random"
+        raise UserError(f"Unknown model '{reference}'{hint} Allowed: {', '.join(MODELS)}, {forms}.")
     judge = JUDGE if kind == "vlm" and reference.startswith(JUDGE) else ""
     return judge + references.resolve(reference.removeprefix(judge))
 
@@ -202,9 +189,8 @@ def load(choice: Choice, config: Any, device: str) -> object:
     if choice.kind == "dual":
         encoder = metrics.load_dual(reference, batch_size=config.batch_size, **options)
         if "image" not in getattr(encoder, "modalities", ("image",)):
-            raise UserError(
-                f"'{reference}' encodes sentences alone; give it to nein negbench analyse instead."
-            )
+            advice = "give it to nein negbench analyse instead"
+            raise UserError(f"'{reference}' encodes sentences alone; {advice}.")
         return encoder
     # "vlm": judge:REFERENCE, and code, which only `load_judge` knows, is a judge that chooses.
     judge = reference.removeprefix(JUDGE)

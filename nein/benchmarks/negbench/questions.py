@@ -74,10 +74,8 @@ class LoadedQuestion(NamedTuple):
 
 class Questions(Stage):
     """Puts the questions of a task to a model; subclasses define `answer`. Rows: id, entries of `answer`,
-    reason (why there is no answer), failed:
-
-    MODEL_FAILED  The next command asks again.
-    IMAGE_FAILED  A command asks again once the image file has changed."""
+    reason (why there is no answer), failed (`MODEL_FAILED`: the next command asks again; `IMAGE_FAILED`: a
+    command asks again once the image has changed)."""
 
     empty: Row  # the entries of a question without an answer
 
@@ -209,19 +207,17 @@ class Matching(Questions):
         for question, image_of, _ in block:
             scores = np.empty(len(question.options))
             for name in image_of:
-                scores[np.array(question.images) == name] = next(matches)
+                scores[np.array(question.images) == name] = next(matches)  # the options with this image
             block_scores.append(scores)
         return block_scores
 
 
 class FileAnswers(Asking):
-    """Reads letters in the answers of another harness's log. Rows: as of `Asking`.
-
-    answers  `question_key` -> answer."""
+    """Reads letters in the answers of another harness's log. Rows: as of `Asking`."""
 
     def __init__(self, *args: Any, answers: Mapping[str, str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.answers = answers
+        self.answers = answers  # `question_key` -> answer
 
     def read(self, number: int) -> list[LoadedQuestion]:
         """The questions without their images."""
@@ -281,8 +277,7 @@ class BlindTask:
 
     baseline: str
     task: ChoiceTask  # of the distinct questions
-    #: Id of a question -> the distinct question that stands for it; without an entry, its options are alike
-    #: once its texts are hidden: its baseline is chance.
+    #: Id -> the distinct question that stands for it; none if its options are alike without their texts.
     stand_ins: Mapping[str, Question]
 
     @classmethod

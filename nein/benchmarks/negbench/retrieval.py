@@ -123,7 +123,8 @@ def rank_baselines(
     # A caption with the mean image scores the same with every gallery entry: zeros say so.
     entry_scores = {TEXT_ONLY: np.zeros_like(image_scores), PICTURE_ONLY: image_scores}
     caption_scores = {TEXT_ONLY: text_scores, PICTURE_ONLY: np.zeros_like(text_scores)}
-    to_image, to_text, size = {}, {}, len(gallery_rows)
+    to_image, to_text = dict[str, Ranks](), dict[str, Ranks]()
+    size = len(gallery_rows)
     for baseline in (TEXT_ONLY, PICTURE_ONLY):
         entry_ranks = rank_shared_scores(entry_scores[baseline], np.arange(size), size)
         to_image[baseline] = entry_ranks.select(targets)  # a caption's rank is that of its image

@@ -1,6 +1,6 @@
 """Makes the runs of `nein negbench eval` and defines the benchmark NegBench; then `nein negbench convert`.
 
-A run is a model, alone or with a remedy, on a data set. Names and data are checked; nothing is loaded."""
+A run is a model, alone or with a remedy, on a data set. Making one checks names and loads no model."""
 
 from __future__ import annotations
 
@@ -132,7 +132,9 @@ def _make_run(
         for task in tasks:
             if isinstance(task, RetrievalTask) and task.is_judged:
                 outputs[name_output(task)] = judge
-                run_stages.append(Judging(tasks=model_tasks, task=task, model=_make_judge(config, device)))
+                run_stages.append(
+                    Judging(model_tasks=model_tasks, task=task, model=_make_judge(config, device))
+                )
     else:
         is_remote = references.find_place(choice.reference) == "remote"
         for task in tasks:
@@ -146,9 +148,11 @@ def _make_run(
 class NegBench(Benchmark):
     """Captions and questions with negations, for encoders, vision-language models and matchers."""
 
+    # What `Benchmark` declares:
     name, title, command = "negbench", "NegBench", "negbench eval"
     config, folder = EvalConfig, ResultsDir
-    gap, reports_all = KINDS, True
+    gap = KINDS
+    reports_all = True
     sections, headline = sections.SECTIONS, sections.HEADLINE
     page, gaps = staticmethod(report.make_page), staticmethod(report.negation_gaps)
     paper_gaps = staticmethod(report.paper_gaps)
@@ -162,23 +166,22 @@ class NegBench(Benchmark):
             *(models.choose(name, "itm") for name in config.match),
             *(models.choose(name, "log") for name in config.answers_from),
         ]
-        runner.name_folders((choice.slug, choice.asked) for choice in choices)
+        runner.name_folders((choice.slug, choice.asked) for choice in choices)  # raises for two of one name
         selected = select_tasks(config)
         if any(task.is_judged for _, tasks in selected for task in tasks):
             judges.check(config.judge)
         all_runs: list[Run] = []
         for choice in {choice.slug: choice for choice in choices}.values():
             models.check(choice)
-            load = Shared(functools.partial(models.load, choice, config, device))
+            load = Shared(functools.partial(models.load, choice, config, device))  # once for all its runs
             fitting = []  # (data set, its tasks that the model can do)
             for data, tasks in selected:
                 if own_tasks := [task for task in tasks if task.fits_model(choice.kind)]:
                     fitting.append((data, own_tasks))
             if not fitting:
-                raise UserError(
-                    f"'{choice.asked}' fits none of these tasks: --model scores captions, --vlm and --match "
-                    "answer questions; pass another model, or other --tasks."
-                )
+                rule = "--model scores captions, --vlm and --match answer questions"
+                advice = "pass another model, or other --tasks"
+                raise UserError(f"'{choice.asked}' fits none of these tasks: {rule}; {advice}.")
             answers: dict[str, str] = {}
             if choice.kind == "log":
                 all_tasks = [task for _, tasks in fitting for task in tasks]
@@ -230,8 +233,8 @@ def convert(options: ConvertConfig) -> None:
     from nein.loading.digests import file_sha256
     from nein.metrics.dual import openclip
 
-    form: Any = {"architecture": options.architecture, "quick_gelu": options.quick_gelu}
-    facts = openclip.convert(options.source, options.folder, **form)
+    settings: Any = {"architecture": options.architecture, "quick_gelu": options.quick_gelu}
+    facts = openclip.convert(options.source, options.folder, **settings)
     origin = {"file": options.source.name, "sha256": file_sha256(options.source), **facts}
     atomic.write_text(options.folder / "origin.json", json.dumps(origin, indent=2) + "\n")
     print(f"{options.folder}: {facts['tensors']} tensors of {options.architecture}, as safetensors.")

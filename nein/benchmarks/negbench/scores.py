@@ -1,8 +1,7 @@
 """Makes the table of scores of a NegBench run: a row per metric of every caption, image, question and group.
 
-Metrics of the table are those that `estimates` lists, of single samples, and
-
-cell, answer cell      of minimal pairs the four scores, or yes (1) and no (0), in the order of `two_way`"""
+The metrics are those of `estimates` that a single sample has, and "cell" and "answer cell": one of the four
+scores of a minimal pair, or of its four answers (yes 1, no 0), in the order of `two_way`."""
 
 from __future__ import annotations
 
@@ -27,10 +26,13 @@ from nein.reporting.scores import ScoreTable
 
 #: Columns of the table besides id, source, metric, value and reason.
 DETAILS = (
-    *("task", "kind", "direction"),
+    "task",
+    "kind",
+    "direction",
     "item",  # joins original and negated captions, or the images of one query
     "type",
-    *("templates", "chosen"),  # of the options, and of the chosen ones, separated by "/"
+    "templates",  # of the options, separated by "/"
+    "chosen",  # templates of the chosen options
     "outcome",  # of `OUTCOMES`, or the index of a cell
     "difficulty",  # JSON: axis -> level
     "failed",  # "yes": the model or an image failed, and the next command tries again
@@ -83,8 +85,8 @@ def score_text_reader(complete: ChoiceTask, task: ChoiceTask) -> Iterator[Row]:
     values = baselines.read_texts(training)  # id -> 1.0 right, 0.0 wrong; empty: too few to learn from
     for question in task.questions if values else ():
         labels = {"id": question.id, "source": question.cluster, "metric": baselines.TEXT_READER}
-        kind = question.type if task.kind != BINARY else None
-        yield {**labels, "type": kind, "value": values[question.id]}
+        type_ = question.type if task.kind != BINARY else None
+        yield {**labels, "type": type_, "value": values[question.id]}
 
 
 def tabulate_retrieval(rows: Iterable[Row]) -> Iterator[Row]:
@@ -110,7 +112,9 @@ def tabulate_judged(rows: Iterable[Row]) -> Iterator[Row]:
             "failed": "yes" if row.get("failed") else None,
         }
         metric = "satisfied" if row["asked"] else "without"
-        yield from ({**labels, "metric": f"{metric}@{k}"} for k in retrieval.KS if row["rank"] < k)
+        for k in retrieval.KS:
+            if row["rank"] < k:
+                yield {**labels, "metric": f"{metric}@{k}"}
 
 
 def tabulate_choices(rows: Iterable[Row], knows_types: bool = True, is_yes_no: bool = False) -> Iterator[Row]:
@@ -138,10 +142,9 @@ def tabulate_choices(rows: Iterable[Row], knows_types: bool = True, is_yes_no: b
         }
         for baseline in BASELINES:
             if baseline in row:
-                value, why = row[baseline], reason
-                if value is None:
-                    why = reason or "not read, or all options score alike"
-                yield {**labels, "metric": baseline, "value": value, "reason": why}
+                no_credit = reason or "not read, or all options score alike"
+                why = no_credit if row[baseline] is None else reason
+                yield {**labels, "metric": baseline, "value": row[baseline], "reason": why}
         for score, name, size in row["groups"]:
             groups.setdefault(score, {}).setdefault((name, size), []).append(row)
     for score, by_name in groups.items():
@@ -152,8 +155,8 @@ def tabulate_choices(rows: Iterable[Row], knows_types: bool = True, is_yes_no: b
 
 # --- groups of questions that belong together ------------------------------------------------------
 
-#: Chance that four questions which share their scores are all right: in one of six orders the two true pairs
-#: score highest (Winoground, arXiv:2204.03162, Table 3).
+#: Chance that the four comparisons of a pair are all right: they share four scores, and the two of the true
+#: combinations are the highest in one of six orders (Winoground, arXiv:2204.03162, Table 3).
 SIXTH = 1 / 6
 
 
@@ -165,25 +168,27 @@ def _tabulate_group(score: str, name: str, group: Sequence[Row]) -> Iterator[Row
 
     # All right together, and by guessing.
     difficulty = json.dumps(group[0]["difficulty"]) if len(group) == 4 else None
-    value = _multiply_credits(group, [False] * len(group))
+    value = _multiply_credits(group, [True] * len(group))
     yield {**measured, "metric": "joint", "value": value, "difficulty": difficulty}
-    # also if the four questions of GROUP form a group under another name
-    four = len(group) == 4 and all(GROUP in {kind for kind, _, _ in row["groups"]} for row in group)
-    guessed = SIXTH if four or score == GROUP else float(np.prod([1 / len(r["templates"]) for r in group]))
-    yield {**labels, "metric": "joint chance", "value": guessed}
+    # The comparisons of a pair are in GROUP, and maybe under another score, too.
+    are_comparisons = all(GROUP in {kind for kind, _, _ in row["groups"]} for row in group)
+    chance = float(np.prod([1 / len(row["templates"]) for row in group]))
+    chance = SIXTH if are_comparisons and len(group) == 4 else chance
+    yield {**labels, "metric": "joint chance", "value": chance}
 
+    # Which of two is right, in the order of `OUTCOMES`.
     if len(group) == 2:
-        wrong_by_outcome = ((False, False), (False, True), (True, False), (True, True))
-        for outcome, wrong in zip(OUTCOMES, wrong_by_outcome, strict=True):
-            value = _multiply_credits(group, wrong)
+        for outcome, right in zip(OUTCOMES, itertools.product((True, False), repeat=2), strict=True):
+            value = _multiply_credits(group, right)
             yield {**measured, "metric": "pair", "outcome": outcome, "value": value}
 
     # The cells of a minimal pair: an affirming and a denying caption, with each of two images once.
     if score not in (GROUP, ALL_FOUR) or len(group) != 4:
         return
-    cells, choosing = {_locate_cell(row) for row in group}, [row for row in group if _chooses(row)]
-    kinds = {row["type"] for row in group}
-    if len(cells) == (2 if choosing else 4) and kinds == {AFFIRMATION, NEGATION}:
+    cells = {_locate_cell(row) for row in group}
+    choosing = [row for row in group if _chooses(row)]
+    types = {row["type"] for row in group}
+    if len(cells) == (2 if choosing else 4) and types == {AFFIRMATION, NEGATION}:
         metric = "answer cell" if all("answer" in row for row in choosing) else "cell"
         for index, value in enumerate(_fill_cells(group).flat):
             reason = None if np.isfinite(value) else "a score of the pair is lacking"
@@ -191,12 +196,12 @@ def _tabulate_group(score: str, name: str, group: Sequence[Row]) -> Iterator[Row
             yield {**cell, "metric": metric, "value": None if reason else float(value)}
 
 
-def _multiply_credits(group: Sequence[Row], wrong: Sequence[bool]) -> float | None:
-    """The product of the credits of a group, where questions marked `wrong` count by 1 - credit."""
+def _multiply_credits(group: Sequence[Row], right: Sequence[bool]) -> float | None:
+    """The product of the credits of a group; a question that is not to be `right` counts by 1 - credit."""
     credits = [row["credit"] for row in group]
     if None in credits:
         return None
-    return float(np.prod([1 - credit if no else credit for credit, no in zip(credits, wrong, strict=True)]))
+    return float(np.prod([credit if yes else 1 - credit for credit, yes in zip(credits, right, strict=True)]))
 
 
 def _chooses(row: Row) -> bool:
@@ -207,7 +212,7 @@ def _chooses(row: Row) -> bool:
 def _locate_cell(row: Row) -> tuple[int, int]:
     """(caption, image) of a question; 0: the affirming caption, and the image it is true of."""
     caption = int(row["type"] == NEGATION)
-    is_true = row["templates"][0] is not None or row["correct"] == 0  # an answer "yes", or a caption chosen
+    is_true = row["templates"][0] is not None or row["correct"] == 0  # a caption to choose; the answer "yes"
     return caption, caption if is_true else 1 - caption
 
 

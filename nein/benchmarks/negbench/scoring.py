@@ -74,13 +74,12 @@ def score_retrieval(
         column_of = {entry: column for column, entry in enumerate(readable)}
 
         # The N captions with a feature whose image has one, too.
-        reasons: list[list[str]] = []  # per item: why a caption cannot be ranked; "" if it can
+        empty = {text for item in items for text in item.captions if not text.strip()}
+        reason_of = {**texts.reasons, **dict.fromkeys(empty, EMPTY_CAPTION)}  # caption -> why it has no rank
         caption_rows, targets = list[int](), list[int]()  # rows of `texts`; columns of the own images
         for item, entry in zip(items, entries, strict=True):
-            reasons.append([])
             for text in item.captions:
-                reasons[-1].append(texts.reasons.get(text, "") if text.strip() else EMPTY_CAPTION)
-                if entry in column_of and not reasons[-1][-1]:
+                if entry in column_of and text not in reason_of:
                     caption_rows.append(texts.rows[text])
                     targets.append(column_of[entry])
 
@@ -94,15 +93,16 @@ def score_retrieval(
             caption_recalls = _make_recalls({"recall": to_image, **blind_image}, protocol)
             image_recalls = _make_recalls({"recall": to_text, **blind_text}, protocol)
 
+        # The rows, in the order of the file.
         ranked_captions = iter(caption_recalls)
         queried = set[int]()  # entries: an image is one query, however many items it has
-        for item, entry, item_reasons in zip(items, entries, reasons, strict=True):
+        for item, entry in zip(items, entries, strict=True):
             labels = {"item": item.id, "source": item.cluster, "kind": item.kind}
             unreadable = pictures.reasons.get(item.image, "")
-            for k, reason in enumerate(item_reasons):
-                recalls = next(ranked_captions) if entry in column_of and not reason else None
+            for k, text in enumerate(item.captions):
+                recalls = next(ranked_captions) if entry in column_of and text not in reason_of else None
                 row = {"id": f"{item.id}#{k}", **labels, "direction": TEXT_TO_IMAGE}
-                yield row | (recalls or {**_UNRANKED, "reason": unreadable or reason})
+                yield row | (recalls or {**_UNRANKED, "reason": unreadable or reason_of.get(text, "")})
             if entry not in queried:
                 queried.add(entry)
                 recalls = image_recalls[column_of[entry]] if entry in column_of else None

@@ -91,7 +91,7 @@ class ModelTasks:
         return loaded
 
     def find_complete(self, task: Task) -> Task:
-        """The same task without a limit."""
+        """The same task, of the same wording, without a limit."""
         return next(other for other in self.data.tasks if (other.name, other.key) == (task.name, task.key))
 
     def blocks(self, task: Task) -> Blocks:
@@ -140,8 +140,8 @@ class ModelTasks:
             output = f"{ANSWERS}/{task.key}"
             yield FileAnswers(output, complete, blocks, answers=self.answers, **options), None
             return
-        stage_type, output = (Matching, SCORES) if self.kind == "itm" else (Asking, ANSWERS)
-        output = f"{output}/{task.key}"
+        stage_type, kind = (Matching, SCORES) if self.kind == "itm" else (Asking, ANSWERS)
+        output = f"{kind}/{task.key}"
         yield stage_type(output, complete, blocks, **options), None
         for baseline in BASELINES if self.config.blind else ():
             blind = BlindTask.make(baseline, complete)
@@ -150,7 +150,7 @@ class ModelTasks:
             yield stage_type(f"{output}.{baseline.replace(' ', '-')}", blind.task, blocks, **options), blind
 
     def count_cut(self) -> dict[str, int]:
-        """How many of the captions the model truncates: {"count": ..., "of": all}."""
+        """How many of the captions the model truncates: "count", and how many there are: "of"."""
         counts = {"count": 0, "of": 0}
         for stage in map(self.encode_sentences, self.tasks):
             rows = self.folder.rows(stage.name, stage.blocks.numbers)

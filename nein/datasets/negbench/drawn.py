@@ -23,8 +23,9 @@ from nein.nano.data import world_version
 from nein.nano.scenes import CATEGORIES, NANO, SPLITS, Scene, World, rng_for
 from nein.nano.sentences import write_captions
 
-SCENES = {"train": 12_000, "dev": 500, "val": 1_000}  # per split when none are asked for
-CAPTIONS = 2  # captions used per scene, of the five that are drawn
+SCENES = {"train": 12_000, "dev": 500, "val": 1_000}  # split -> default number of scenes
+CAPTIONS = 2  # captions used per scene for retrieval, of the five that are drawn
+CODE = ("code",)  # the default wordings of training data
 #: Wording of a world -> key of `sentences.WORDINGS`.
 WORDING = {
     **dict.fromkeys((nano.ALL, nano.TAUGHT, nano.VARIED), "code"),
@@ -46,11 +47,12 @@ def make_reference(split: str, index: int, world: World = NANO) -> str:
 
 def draw_image(name: str) -> np.ndarray:
     """The scene of a reference as (64, 64, 3) uint8 RGB. Raises ImageError for another name."""
-    parts = name.split("/")
-    world = nano.WORLDS.get(parts[0].replace("-", ":"))
-    if len(parts) != 3 or world is None or parts[1] not in SPLITS or not parts[2][:-4].isdigit():
+    world_name, _, path = name.partition("/")
+    split, _, file = path.partition("/")
+    world = nano.WORLDS.get(world_name.replace("-", ":"))
+    if world is None or split not in SPLITS or not file[:-4].isdigit():  # without ".png"
         raise ImageError(f"{name}: this is not the name of a scene, such as {make_reference('val', 0)}")
-    return nano.render(draw_scene(parts[1], int(parts[2][:-4]), world), world.style)
+    return nano.render(draw_scene(split, int(file[:-4]), world), world.style)
 
 
 @lru_cache(maxsize=8)
@@ -58,14 +60,14 @@ def draw_concepts(split: str, scenes: int, world: World = NANO) -> tuple[Concept
     """Scenes as images with captions, the objects in them, and three absent ones."""
     if split not in SPLITS:
         raise unknown("nano split", split, SPLITS)
-    unsure = tuple(name for name in CATEGORIES if name not in world.named)
+    unsure = tuple(name for name in CATEGORIES if name not in world.named)  # no sentence names these
     images = []
     for index in range(scenes):
         scene = draw_scene(split, index, world)
-        texts = write_captions(scene, rng_for(split, index, "negbench captions"))
+        captions = tuple(write_captions(scene, rng_for(split, index, "negbench captions")))
         present = tuple(name for name in scene.categories if name in world.named)
         path = make_reference(split, index, world)
-        images.append(Concepts(f"{split}-{index:06d}", path, tuple(texts), present, unsure=unsure))
+        images.append(Concepts(f"{split}-{index:06d}", path, captions, present, unsure=unsure))
     return tuple(add_negatives(images))
 
 
@@ -73,34 +75,31 @@ def make_tasks(
     split: str = "val", scenes: int | None = None, seed: int = 0, world: World = NANO
 ) -> tuple[RetrievalTask, ChoiceTask]:
     """Retrieval over all scenes, and up to three questions about every scene with two objects."""
-    scenes, wording = scenes or SCENES[split], WORDING[world.wording]
-    images = draw_concepts(split, scenes, world)
+    scenes = scenes or SCENES[split]
+    wording = WORDING[world.wording]
     original, negated, questions = list[RetrievalItem](), list[RetrievalItem](), list[Question]()
-    for image in images:
+    for image in draw_concepts(split, scenes, world):
         questions += sentences.make_evaluation_questions(image, seed, Rules(wording))
         items = sentences.make_retrieval_items(image, seed, captions=CAPTIONS)
         if items is not None:
             original.append(items[0])
             negated.append(_replace_wording(items[1], wording))
     facts = {"kind": world.name, "split": split, "scenes": scenes, "seed": seed, "world": world_version()}
-    name, media = world.name.replace(":", "-"), Drawn(draw_image)
+    name = world.name.replace(":", "-")
+    media = Drawn(draw_image)
     return (
         RetrievalTask(f"{name}/retrieval", tuple(original), tuple(negated), media, origin=facts),
         ChoiceTask(f"{name}/mcq", tuple(questions), media, origin=facts),
     )
 
 
+# --- training data ---------------------------------------------------------------------------------
 def draw_negcap(
-    split: str = "train",
-    scenes: int | None = None,
-    seed: int = 0,
-    world: World = NANO,
-    wordings: Sequence[str] = ("code",),
-    originals: int = 0,
+    scenes: int | None, seed: int = 0, world: World = NANO, wordings: Sequence[str] = CODE, originals: int = 0
 ) -> tuple[RetrievalItem, ...]:
     """Three negated captions per scene, like CC12M-NegCap, randomly worded, and `originals` plain ones."""
     items = []
-    for image in draw_concepts(split, scenes or SCENES.get(split, 1), world):
+    for image in draw_concepts("train", scenes or SCENES["train"], world):
         item = sentences.make_training_captions(image, seed)
         if item is not None:
             item = _replace_wording(item, make_rng(seed, image.id, "wording").choice(list(wordings)))
@@ -109,22 +108,17 @@ def draw_negcap(
 
 
 def draw_negmcq(
-    split: str = "train",
-    scenes: int | None = None,
-    seed: int = 0,
-    world: World = NANO,
-    wordings: Sequence[str] = ("code",),
-    hard: bool = False,
+    scenes: int | None, seed: int = 0, world: World = NANO, wordings: Sequence[str] = CODE, hard: bool = False
 ) -> tuple[Question, ...]:
     """One question per scene, as in CC12M-NegMCQ, in a random wording; with several wordings half of them
     lack full stops. hard: adds `make_caption_question`."""
     questions: list[Question | None] = []
-    for image in draw_concepts(split, scenes or SCENES.get(split, 1), world):
+    for image in draw_concepts("train", scenes or SCENES["train"], world):
         wording = make_rng(seed, image.id, "wording").choice(list(wordings))
         question = sentences.make_training_question(image, seed, Rules(wording))
         if question is not None and len(wordings) > 1 and make_rng(seed, image.id, "stop").random() < 0.5:
-            plain = tuple(replace(option, text=option.text.removesuffix(".")) for option in question.options)
-            question = replace(question, options=plain)
+            options = [replace(option, text=option.text.removesuffix(".")) for option in question.options]
+            question = replace(question, options=tuple(options))
         questions.append(question)
         if hard:
             questions.append(make_caption_question(image, seed, wording))
@@ -139,7 +133,9 @@ def make_caption_question(image: Concepts, seed: int, wording: str) -> Question 
     rng = make_rng(seed, image.id, "caption-question")
     absent, other = rng.sample(image.negatives, 2)
     present = rng.choice(image.positives)
-    caption, affirms, claim_first = rng.choice(image.captions), rng.random() < 0.5, rng.random() < 0.5
+    caption = rng.choice(image.captions)
+    affirms = rng.random() < 0.5  # whether the right claim affirms
+    claim_first = rng.random() < 0.5  # whether the claims stand before the caption
     forms = sentences.WORDINGS[wording]
 
     def make_option(form: str, name: str) -> Option:
@@ -150,9 +146,8 @@ def make_caption_question(image: Concepts, seed: int, wording: str) -> Question 
     no, yes = sentences.ABSENT, sentences.PRESENT
     right = make_option(yes, present) if affirms else make_option(no, absent)
     options = [right, make_option(no, present), make_option(yes, absent), make_option(yes, other)]
-    order, name = sentences.shuffle_order(len(options), rng), f"{image.id}/caption"
-    question = Question(name, image.path, tuple(options[k] for k in order), order.index(0), right.template)
-    return replace(question, positives=image.positives, negatives=(absent, other), source=image.id)
+    order = sentences.shuffle_order(len(options), rng)
+    return sentences.make_question(image, f"{image.id}/caption", options, (absent, other), order)
 
 
 def _replace_wording(item: RetrievalItem, wording: str) -> RetrievalItem:

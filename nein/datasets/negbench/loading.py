@@ -71,15 +71,12 @@ def load(
     # The files below the folder, the image folders and the names.
     folder = expand_user(data)
     if not folder.exists():
-        raise UserError(
-            f"--data is '{data}'; it must be nano, a folder with the files of a test, or one of them."
-        )
+        allowed = "nano, a folder with the files of a test, or one of them"
+        raise UserError(f"--data is '{data}'; it must be {allowed}.")
     listing = _list_files(folder)
     if folder.is_file() and not listing:
-        raise UserError(
-            f"'{data}' does not have the name of a released file; rename it. Your own data are "
-            "retrieval.csv, negated_retrieval.csv, mcq.csv or binary_mcq.csv."
-        )
+        advice = "Your own data are retrieval.csv, negated_retrieval.csv, mcq.csv or binary_mcq.csv."
+        raise UserError(f"'{data}' does not have the name of a released file; rename it. {advice}")
     roots = _parse_roots(image_roots)
     named = [name for name in dict.fromkeys(names) if name != "all"]
     for name in named:
@@ -96,10 +93,8 @@ def load(
             loaded.append(dataset)
         elif row.name in named:
             files = ", ".join(dict.fromkeys(part.files[0] for part in row.parts))
-            raise UserError(
-                f"'{data}' has none of the files of {row.title} ({files}): {row.files_at}; images: "
-                f"{row.images}."
-            )
+            origin = f"{row.files_at}; images: {row.images}"
+            raise UserError(f"'{data}' has none of the files of {row.title} ({files}): {origin}.")
     if not loaded:
         raise UserError(f"'{data}' has none of NegBench's files; {registry.CSV_FILES}.")
     return loaded
@@ -119,10 +114,9 @@ def check_images(data: DataSet) -> None:
         if other != name:
             raise UserError(f"{data.title} names one image as both '{other}' and '{name}'; use one name.")
     if not any(map(data.media.find_path, names)):
-        raise UserError(
-            f"None of the {len(names)} images of {data.title} exists (the first is '{names[0]}'); pass "
-            f"their folder as --image-root {data.name}=FOLDER. They come from: {ROWS[data.name].images}."
-        )
+        advice = f"pass their folder as --image-root {data.name}=FOLDER"
+        missing = f"None of the {len(names)} images of {data.title} exists (the first is '{names[0]}')"
+        raise UserError(f"{missing}; {advice}. They come from: {ROWS[data.name].images}.")
 
 
 def select_tasks(
@@ -149,10 +143,8 @@ def _draw_dataset(name: str, data: str, scenes: int | None, split: str, seed: in
         world_key = tasks[0].name.partition("/")[0]
         return DataSet(world_key, world.name, tuple(map(_interleave, tasks)), tasks[0].media)
     if data != NANO or name not in ("nein", "scope"):
-        raise UserError(
-            f"'{name}' is not drawn in '{data}'; --data nano draws nein and scope. For published files pass "
-            "--data FOLDER."
-        )
+        advice = "For published files pass --data FOLDER."
+        raise UserError(f"'{name}' is not drawn in '{data}'; --data nano draws nein and scope. {advice}")
     count = scenes or 300  # pairs of scenes
     folder = nano_data.ensure_data_set(split, count) if name == "nein" else scope.ensure_pairs(split, count)
     dataset = _read_dataset(ROWS[name], _list_files(folder), {"": folder}, protocol)

@@ -60,10 +60,9 @@ def iter_rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, dict[str
             reader = csv.DictReader(itertools.chain([header], file), strict=True, delimiter=delimiter)
             columns = reader.fieldnames or ()
             if missing := [name for name in needed if name not in columns]:
-                raise UserError(
-                    f"'{path}' has no column '{missing[0]}'; it needs {', '.join(needed)} and has "
-                    f"{', '.join(columns) or 'none'}."
-                )
+                existing = ", ".join(columns) or "none"
+                rule = f"it needs {', '.join(needed)} and has {existing}"
+                raise UserError(f"'{path}' has no column '{missing[0]}'; {rule}.")
             is_empty = True
             for row in reader:
                 if None in row or None in row.values():  # as csv marks a row of another length
@@ -242,11 +241,8 @@ def find_caption_column(columns: Sequence[str], path: Path, requested: str | Non
     for name in allowed:
         if name in columns:
             return name
-    existing = ", ".join(columns)
-    raise UserError(
-        f"'{path}' has no column {' or '.join(allowed)}; it has {existing}. Name the column of captions with "
-        "--caption-column."
-    )
+    advice = "Name the column of captions with --caption-column."
+    raise UserError(f"'{path}' has no column {' or '.join(allowed)}; it has {', '.join(columns)}. {advice}")
 
 
 def parse_captions(text: str, column: str, location: str) -> tuple[str, ...]:

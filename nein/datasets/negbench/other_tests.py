@@ -174,7 +174,8 @@ def beaf(path: Path, protocol: str) -> Iterator[Question]:
         if not item["orig_img"]:  # a copy is in its own group, the original in those of all its copies
             groups = [group for group in groups if group[1] == name]
         correct = 0 if item["gt"] == "yes" else 1
-        question = _build_question(name, item["image"], item["question"], ANSWERS, correct)
+        prompt = item["question"]
+        question = Question(name, item["image"], ANSWERS, correct, _find_template(prompt), asked=prompt)
         yield replace(question, source=original, groups=tuple(groups))
 
 
@@ -199,7 +200,8 @@ def naturalbench(path: Path, protocol: str) -> Iterator[Question]:
             options, answers = (Option(lettered[2].strip()), Option(lettered[3].strip())), ("A", "B")
         if answer not in answers:
             raise UserError(f"'{path}', row {name}: the answer is '{answer}', not {' or '.join(answers)}.")
-        questions.append(_build_question("", image, prompt.strip(), options, answers.index(answer)))
+        prompt, correct = prompt.strip(), answers.index(answer)
+        questions.append(Question("", image, options, correct, _find_template(prompt), asked=prompt))
     if len(questions) % 4:
         raise UserError(f"'{path}' has {len(questions)} rows; there must be four per pair of images.")
     for number in range(len(questions) // 4):
@@ -304,12 +306,6 @@ def _make_choice(name: str, image: str, right: str, wrong: str) -> Question:
     """The question which of two captions describes the image."""
     options = Option(right, _find_template(right)), Option(wrong, _find_template(wrong))
     return Question(name, image, options, 0, _find_template(right), source=image)
-
-
-def _build_question(
-    name: str, image: str, prompt: str, options: tuple[Option, ...], correct: int
-) -> Question:
-    return Question(name, image, options, correct, _find_template(prompt), asked=prompt)
 
 
 def _find_template(text: str) -> str:

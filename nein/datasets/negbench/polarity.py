@@ -111,12 +111,10 @@ def find_change(
             return "polarity unclear" if actual == "unclear" else "polarity changed"
     if any(find_mentions(sentence, noun) for noun in others):
         return "an object is added"
-
-    def denies_first(text: str) -> bool:
-        return _find_first(text, denied) < _find_first(text, affirmed)
-
     if keep_order_of is not None and affirmed and denied:
-        if denies_first(keep_order_of) != denies_first(sentence):
+        texts = (keep_order_of, sentence)
+        before, now = (_find_first(text, denied) < _find_first(text, affirmed) for text in texts)
+        if before != now:  # which of both comes first
             return "order changed"
     return ""
 

@@ -20,7 +20,7 @@ ORIGINAL, NEGATED = "original", "negated"
 KINDS = (ORIGINAL, NEGATED)  # of captions
 AFFIRMATION, NEGATION, HYBRID = "affirmation", "negation", "hybrid"
 TEMPLATES = (AFFIRMATION, NEGATION, HYBRID)  # of options
-#: Questions that belong together: the score that counts such groups, the group's name, its size.
+#: Questions that belong together: (score that counts such groups, name of the group, its size).
 Group = tuple[str, str, int]
 
 
@@ -126,8 +126,8 @@ class Task:
 
     def limit(self: AnyTask, count: int) -> AnyTask:
         """The task with its first images and all their captions, or with its first questions."""
-        filled = [getattr(self, part) for part in self.parts if getattr(self, part)]
-        ids = {record.id for record in filled[0][:count]} if filled else set()
+        first_part = next((getattr(self, part) for part in self.parts if getattr(self, part)), ())
+        ids = {record.id for record in first_part[:count]}  # both kinds of captions of an image have its id
         return self.map_records(lambda record: record if record.id in ids else None)
 
     @property
@@ -155,11 +155,13 @@ class Task:
 
     def fits_model(self, kind: str) -> bool:
         """Whether a model of that kind can do it: "dual" and "itm" score captions with images, "vlm" and
-        "log" see one image."""
+        "log" answer questions about one image."""
         questions = [record for record in self.records if isinstance(record, Question)]
+        if not questions:
+            return kind == "dual"  # retrieval
         if kind in ("vlm", "log"):
-            return bool(questions) and not any(option.image for q in questions for option in q.options)
-        return (kind == "dual" or bool(questions)) and not any(question.asked for question in questions)
+            return not any(option.image for question in questions for option in question.options)
+        return not any(question.asked for question in questions)
 
     @functools.cached_property
     def sha256(self) -> str:
@@ -172,7 +174,7 @@ class Task:
 
 
 def _make_entries(record: Any) -> dict[str, Any]:
-    """A record for JSON; `dataclasses.asdict` is slower, as it copies."""
+    """The fields of a record; `dataclasses.asdict` is slower, as it copies."""
     return {entry.name: getattr(record, entry.name) for entry in fields(record)}
 
 
@@ -207,12 +209,12 @@ def check_records(records: Sequence[RetrievalItem | Question], source: str) -> N
     """Raises UserError for an id twice, a missing caption or a missing option."""
     check_ids(records, source)
     for record in records:
-        if isinstance(record, RetrievalItem):
-            least, problem = 1, f"item '{record.id}' has an empty caption or none at all"
-        else:
-            least, problem = 2, f"question '{record.id}' has an empty option or fewer than two"
-        if len(record.texts) < least or not all(text.strip() for text in record.texts):
-            raise UserError(f"{source}: {problem}.")
+        is_item = isinstance(record, RetrievalItem)
+        if len(record.texts) < (1 if is_item else 2) or not all(text.strip() for text in record.texts):
+            needed = "caption or none at all" if is_item else "option or fewer than two"
+            raise UserError(
+                f"{source}: {'item' if is_item else 'question'} '{record.id}' has an empty {needed}."
+            )
 
 
 def check_ids(records: Sequence[RetrievalItem | Question], source: str) -> None:

@@ -215,7 +215,7 @@ def make_evaluation_questions(
         if not pair or rules.protocol == "fixed":
             pair = tuple(rng.sample(image.positives, min(2, len(image.positives))))
         options = make_options(pair, absent, rng.choice(records.TEMPLATES), rules)
-        questions.append(_make_question(image, f"{image.id}#{number}", options, (absent,)))
+        questions.append(make_question(image, f"{image.id}#{number}", options, (absent,)))
     return questions
 
 
@@ -233,7 +233,7 @@ def make_filed_questions(
         absent = rng.choice(image.negatives)
         template = rng.choice(records.TEMPLATES if len(pair) > 1 else (NEGATION, HYBRID))
         options = make_options(pair, absent, template, rules, hybrid=pair[0])
-        questions.append(_make_question(image, f"{image.id}#{number}", options, (absent,)))
+        questions.append(make_question(image, f"{image.id}#{number}", options, (absent,)))
     return questions
 
 
@@ -258,7 +258,7 @@ def make_medical_questions(
         return WORDINGS[wording][form].format(A=name, N=name, thing="image")
 
     def ask(*texts: str, template: str | None = None) -> Question:
-        return _make_question(image, image.id, [Option(text, template) for text in texts], tuple(absent))
+        return make_question(image, image.id, [Option(text, template) for text in texts], tuple(absent))
 
     affirmed = [fill(AFFIRMATION, name) for name in (present, *absent)]
     questions: dict[str, Question] = {}
@@ -296,7 +296,7 @@ def make_training_question(image: Concepts, seed: int, rules: Rules = CODE) -> Q
     template = rng.choice(records.TEMPLATES)
     hybrid = pair[0] if rules.protocol == "paper" else ""
     options = make_options(pair, absent, template, rules, hybrid=hybrid, stop=".")
-    return _make_question(image, image.id, options, (absent,), shuffle_order(len(options), rng))
+    return make_question(image, image.id, options, (absent,), shuffle_order(len(options), rng))
 
 
 def shuffle_order(count: int, rng: random.Random) -> list[int]:
@@ -305,7 +305,7 @@ def shuffle_order(count: int, rng: random.Random) -> list[int]:
     return order
 
 
-def _make_question(
+def make_question(
     image: Concepts, name: str, options: Sequence[Option], absent: tuple[str, ...], order: Sequence[int] = ()
 ) -> Question:
     """A question whose right option is the first of `options`. order: of writing them; (): as given."""

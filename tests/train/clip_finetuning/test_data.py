@@ -71,7 +71,7 @@ def as_csv_dataset_reads(path, column):
 
 
 def test_written_captions_are_what_the_released_training_code_trains_on(tmp_path):
-    items = drawn.draw_negcap("train", 20)
+    items = drawn.draw_negcap(20)
     write_csv(tmp_path / "negcap.csv", items, training=True)
     texts = [text for item in items for text in item.captions]
     assert as_csv_dataset_reads(tmp_path / "negcap.csv", "caption") == texts

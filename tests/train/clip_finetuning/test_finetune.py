@@ -158,9 +158,9 @@ def test_alpha_weighs_the_two_losses_and_a_sweep_trains_a_model_per_value(tune):
 
 def test_files_are_read_an_unreadable_picture_stops_or_is_passed_over(tune, tmp_path):
     captions, questions = tmp_path / "negcap.csv", tmp_path / "negmcq.csv"
-    items = drawn.draw_negcap("train", 12)
+    items = drawn.draw_negcap(12)
     write_csv(captions, items, training=True)
-    write_csv(questions, drawn.draw_negmcq("train", 12))
+    write_csv(questions, drawn.draw_negmcq(12))
     for item in items:
         write_png(tmp_path / item.image, drawn.draw_image(item.image))
     broken = tmp_path / items[1].image
