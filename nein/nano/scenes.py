@@ -118,7 +118,7 @@ def draw_background(kind: str, seed: int, style: str = PLAIN) -> Image.Image:
     if style == SKETCH:
         return _sketch_background(draw_background(kind, seed))
     rng = random.Random(seed)
-    side = SIZE * SUPERSAMPLE
+    side = SIZE * SUPERSAMPLE  # in enlarged pixels
     image = Image.new("RGB", (side, side))
     draw = ImageDraw.Draw(image)
 
@@ -161,8 +161,8 @@ def draw_background(kind: str, seed: int, style: str = PLAIN) -> Image.Image:
         draw.polygon([(peak - reach, y), (peak, y - side * 0.2), (peak + reach, y)], fill=(150, 165, 185))
     elif kind == "desert":
         hill = rng.uniform(0.0, 0.6) * side
-        box = [hill, y - side * 0.08, hill + side * 0.55, y + side * 0.14]
-        draw.ellipse(box, fill=jitter((205, 150, 88), 6))
+        oval = [hill, y - side * 0.08, hill + side * 0.55, y + side * 0.14]
+        draw.ellipse(oval, fill=jitter((205, 150, 88), 6))
     elif kind == "night":
         for _ in range(7):
             across, down, radius = rng.uniform(0, side), rng.uniform(0, y * 0.9), side / 110

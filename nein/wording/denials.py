@@ -98,19 +98,17 @@ def _read_parsed(doc: Any) -> Denials:
                 end = index + length
                 for phrase in denied:
                     phrase.denials += 1
-                    left_out.update(
-                        range(min(index, phrase.start - phrase.has_article), max(end, phrase.end))
-                    )
+                    first = min(index, phrase.start - phrase.has_article)
+                    left_out.update(range(first, max(end, phrase.end)))
                 break
         index = end
     phrases = [phrase for phrase in phrases if phrase.denials or not phrase.implied]
-    absent, present = list[str](), list[str]()
-    for phrase in phrases:
-        name = phrase.implied or " ".join(words[phrase.start : phrase.end])
-        (absent if phrase.denials % 2 == 1 else present).append(name)
+    names = [phrase.implied or " ".join(words[phrase.start : phrase.end]) for phrase in phrases]
+    absent = tuple(name for name, phrase in zip(names, phrases, strict=True) if phrase.denials % 2 == 1)
+    present = tuple(name for name, phrase in zip(names, phrases, strict=True) if phrase.denials % 2 == 0)
     doubled = any(phrase.denials and phrase.denials % 2 == 0 for phrase in phrases)
     affirmed = _keep_affirmed(doc, phrases, left_out) if absent else doc.text
-    return Denials(tuple(absent), tuple(present), doubled, affirmed)
+    return Denials(absent, present, doubled, affirmed)
 
 
 def _keep_affirmed(doc: Any, phrases: Sequence[_Phrase], left_out: set[int]) -> str:

@@ -1,7 +1,7 @@
 """Load the training data of a CLIP, images with captions and images with questions, and read its batches.
 
-In this order: data files, image features, batches. Examples and crops are functions of (seed, position), as
-explained in `train.features.Passes`.
+In this order: data files, image features, batches. Examples and crops are functions of (seed, position):
+see `train.features.Passes`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def load(config: ClipConfig) -> Corpus:
     else:
         questions = official.read_questions(Path(config.questions))
     captions, questions = captions[: config.limit], questions[: config.limit]
-    # Check that they fill a step.
+    # Check that batches can be made of them.
     counts = {len(question.options) for question in questions}
     if len(counts) > 1:
         raise UserError(

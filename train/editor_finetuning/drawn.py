@@ -37,8 +37,6 @@ MIXTURES: dict[str, tuple[dict[str, float], str]] = {
     "ip2p": (WEIGHTS, "generated"),
     "magicbrush": ({**WEIGHTS, "scenery": 0.0}, "clean"),
 }
-
-
 # Templates: {n} the noun, {a} with its article, {p} its plural, {b} another noun with article, {c} a color.
 _INSTRUCTIONS = TABLES["instructions"]
 ADD: list[str] = _INSTRUCTIONS["add"]
@@ -46,11 +44,8 @@ DESCRIBE: list[str] = _INSTRUCTIONS["describe"]  # "the image has {a}": the edit
 REMOVE: list[str] = _INSTRUCTIONS["remove"]
 REPLACE: list[str] = _INSTRUCTIONS["replace"]
 RECOLOUR: list[str] = _INSTRUCTIONS["recolour"]
-SCENERY: dict[str, list[str]] = _INSTRUCTIONS[
-    "scenery"
-]  # background -> instructions to change it to this one
-#: Words like "please"; they teach an editor to ignore words without a meaning for the edit.
-FILLERS: list[str] = _INSTRUCTIONS["fillers"]
+SCENERY: dict[str, list[str]] = _INSTRUCTIONS["scenery"]  # background -> instructions to set it
+FILLERS: list[str] = _INSTRUCTIONS["fillers"]  # like "please": words that an editor learns to ignore
 
 
 @dataclass(frozen=True)
