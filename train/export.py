@@ -1,4 +1,4 @@
-"""Write a trained model to OUT/model, with card and training.json; add words to a tokenizer and a model."""
+"""Write a trained model to OUT/model, with card and training.json; add words to a model before training."""
 
 from __future__ import annotations
 
@@ -30,10 +30,8 @@ def write_model(out: Path, facts: Facts, card: str) -> Iterator[Path]:
     try:
         draft.chmod(0o755)
         yield draft
-        for file in (
-            *draft.rglob("*config.json"),
-            *draft.glob("model_index.json"),
-        ):  # a local path is in them
+        # Libraries write local paths into their configurations: they are removed.
+        for file in (*draft.rglob("*config.json"), *draft.glob("model_index.json")):
             content = json.loads(file.read_text(encoding="utf-8"))
             content.pop("_name_or_path", None)
             file.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")

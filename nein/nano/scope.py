@@ -4,7 +4,7 @@
     except_one    a thing                              that and another of its kind, in another color
     neither_nor   neither of two things                the second of them
     scoped        the first of two things              the second
-    not_all       two of a kind in two colors         two in the second of these colors
+    not_all       two of a kind in two colors          two in the second of these colors
     past          nothing                              a thing
     clause        a thing                              one of its kind, in another color
 

@@ -63,8 +63,8 @@ def write_caption(scene: Scene, rng: random.Random) -> str:
         f"{view} where {listing} can be seen",
         f"{listing} {'stands' if starts_singular and len(groups) == 1 else 'stand'} {place}",
     ]
-    # Two single objects: also how they lie to each other.
-    if [len(group) for group in groups[:2]] == [1, 1]:
+    # The first two are single objects: also where they are to each other.
+    if len(groups) > 1 and len(groups[0]) == len(groups[1]) == 1:
         (x0, y0), (x1, y1) = groups[0][0].center, groups[1][0].center  # pixels, y downward
         if abs(x0 - x1) > abs(y0 - y1):
             side = "to the left of" if x0 < x1 else "to the right of"

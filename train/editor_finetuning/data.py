@@ -75,7 +75,7 @@ def load(config: TuneConfig, *, check_images: bool = True) -> Pairs:
     used = [samples[index] for index in indices]
     if check_images:
         validate_images(used, f"The data set '{config.data}'")
-    negative = [Example(samples[i].id, i, instruction=samples[i].negative, swapped=False) for i in indices]
+    negative = [Example(samples[i].id, i, swapped=False, instruction=samples[i].negative) for i in indices]
     files = [path for sample in used for path in (sample.sample_path, sample.source_path)]
     facts = {
         "origin": dict(dataset.origin),
