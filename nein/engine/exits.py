@@ -46,8 +46,7 @@ def exit_with(command: Callable[[], int | None]) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's last flush
         code = 1
     except (RuntimeError, MemoryError, ValueError, OSError) as error:  # a user's errors are of these classes
-        message = explain_error(error)
-        if message is None:
+        if (message := explain_error(error)) is None:
             raise
         code = _print_end(f"error: {message}", USER_MISTAKE)
     finally:

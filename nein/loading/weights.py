@@ -155,17 +155,19 @@ def read_checkpoint(
     try:
         if file.suffix == ".safetensors":
             return load_file(file), names
-        is_zip = zipfile.is_zipfile(file)  # of torch 1.6 or later, which alone can list the classes
+        is_zip = zipfile.is_zipfile(file)  # since torch 1.6; torch lists the classes of a zip file alone
         if inert and is_zip:
             names = sorted(torch.serialization.get_unsafe_globals_in_checkpoint(str(file)))
         with torch.serialization.safe_globals([(_choose_stand_in(name), name) for name in names]):
             return torch.load(file, "cpu", weights_only=True, mmap=is_zip or None), names
     except pickle.UnpicklingError as error:
-        if inert and is_zip:
-            problem = f"cannot be read without running code from it ({message(error)}); do not use it"
+        problem = "is a pickle that holds more than tensors and could run code when read"
+        if not inert:
+            problem += f"; {advice}"
+        elif not is_zip:
+            problem += "; where you trust it, save its state dict with torch 1.6 or later"
         else:
-            problem = "is a pickle that holds more than tensors and could run code when read; "
-            problem += "where you trust it, save its state dict with torch 1.6 or later" if inert else advice
+            problem = f"cannot be read without running code from it ({message(error)}); do not use it"
         raise UserError(f"'{file}' {problem}") from None
     except (OSError, RuntimeError, ValueError, EOFError, KeyError, SafetensorError) as error:
         raise UserError(
