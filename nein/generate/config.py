@@ -99,9 +99,9 @@ class StatsConfig(Options):
 class NegbenchConfig(Preset, Limit, Seed, RuntimeOptions, Output):
     """How `nein negbench generate` makes NegBench data."""
 
-    presets = "negbench/generate-"
+    presets = "negbench/generate-"  # start of a preset's file
     default_out = "runs/negbench-generate-PRESET"
-    counted = "images"
+    counted = "images"  # by --limit
 
     source: Literal["nano", "coco", "voc", "captions", "pairs", "chexpert", "ham10000"] = option(
         "nano", "data: nano, coco, voc, captions, pairs (HardNeg-Syn), chexpert, ham10000", "Main"
@@ -212,9 +212,9 @@ class NegbenchConfig(Preset, Limit, Seed, RuntimeOptions, Output):
 class ConversionConfig(Preset, Limit, Seed, OnDevice, Budget, Output):
     """How `nein negvqa generate` makes NegVQA data."""
 
-    presets = "negvqa/generate-"
+    presets = "negvqa/generate-"  # start of a preset's file
     default_out = "runs/negvqa-generate-PRESET"
-    counted = "questions"
+    counted = "questions"  # by --limit
     seed: NonNegativeInt = 1234
     source: str = option("nano", "questions: nano, hub:OWNER/NAME, .jsonl, .json, .csv, .tsv", "Main")
     images: str | None = option(None, "image folder (default: beside the file)", "Main")

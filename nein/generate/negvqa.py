@@ -1,4 +1,4 @@
-"""`nein negvqa generate`: makes NegVQA's questions: a language model negates multiple-choice questions.
+"""Makes NegVQA's questions (`nein negvqa generate`): a language model negates multiple-choice questions.
 
 OUT/images/           copies of the images, once each
 OUT/records.jsonl     one line per question of the source: its negation, or why there is none

@@ -1,4 +1,4 @@
-"""The numbers of the NegVQA paper, its Table 1 and notebook, and the figures that compare runs with them.
+"""The numbers of the NegVQA paper, its Table 1 and notebook, and estimates that compare runs with them.
 
 `paper_numbers.csv` is Table 1 as printed, in per cent: 20 models, original and negated questions, four
 categories and the average. Source: NegVQA (ACL Findings 2025, arXiv:2505.22946).

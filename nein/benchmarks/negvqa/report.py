@@ -1,6 +1,6 @@
 """The page of finished NegVQA runs: heading, notes, and single questions with the answers of all models.
 
-`sections` defines the tables and plots; `paper` makes the figures that stand next to the paper's.
+`sections` defines the tables and plots; `paper` makes the estimates that stand next to the paper's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`nein stats`: counts the negative sentences of caption sets, as in the NeIn paper's Table 1.
+"""Counts the negative sentences of caption sets (`nein stats`), as in the NeIn paper's Table 1.
 
 A sentence counts when it has a word of a list: the paper's, or a file with one word per line. Words alone
 overcount: "things you cannot miss" denies nothing, so examples are shown.
