@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from nein.engine import images, machine
 from nein.engine.folder import sample_seed
-from nein.reporting import page
+from nein.reporting import page as pages
 
 # --- members, measures, cards ----------------------------------------------------------------
 Thumbnail = str | dict[str, str]  # an image as a data URI, or {"none": why there is none}
@@ -112,7 +112,7 @@ def make_browser(
     out: Path | None = None,
     budget: int = 0,
     scripts: Sequence[Path] = (),
-) -> page.Part:
+) -> pages.Part:
     """The part of a page that shows samples. cards: gives them in order; out: file of the page (None: all
     chunks are inside); budget: bytes of chunks inside; scripts: show the values of `CardReply.rows`."""
 
@@ -120,7 +120,7 @@ def make_browser(
         index = list[Card]()  # filled while chunks are read
         chunks = _encode_chunks(cards(), index)
         if out:
-            inside = page.write_chunks(out, chunks, budget)
+            inside = pages.write_chunks(out, chunks, budget)
         else:
             inside = [Markup(chunk.decode()) for chunk in chunks]
         facts = {
@@ -132,12 +132,12 @@ def make_browser(
             "values": [card.values for card in index],
             "facets": _list_facets(index),
             "chunk": CHUNK,
-            "folder": page.chunk_folder(out).name if out else "",
+            "folder": pages.chunk_folder(out).name if out else "",
         }
-        values = {"note": note, "boxes": samples.boxes, "index": page.script_json(facts)}
+        values = {"note": note, "boxes": samples.boxes, "index": pages.script_json(facts)}
         return {**values, "chunks": inside, "outside": bool(index) and not inside}
 
-    return page.Part("cards", title, make_values, scripts)
+    return pages.Part("cards", title, make_values, scripts)
 
 
 def _encode_chunks(cards: Iterable[Card], index: list[Card]) -> Iterator[bytes]:
@@ -152,7 +152,7 @@ def _encode_chunks(cards: Iterable[Card], index: list[Card]) -> Iterator[bytes]:
                 fields = vars(reply).items() if reply else ()
                 replies.append({key: value for key, value in fields if value} if reply else None)
             details.append({"pictures": card.pictures, "lines": card.lines, "said": replies})
-        yield page.script_bytes(details)
+        yield pages.script_bytes(details)
 
 
 def _list_facets(cards: Sequence[Card]) -> list[dict[str, Any]]:

@@ -149,10 +149,10 @@ def list_files(out: Path, files: Sequence[Path], notes: int) -> list[str]:
     lines = [f"All tables{also}: {', '.join(names)}"] if names else []
     if drawn := [file.stem for file in files if file.suffix == ".pdf"]:
         lines += textwrap.wrap(f"Plots (.pdf, .svg, .png): {', '.join(drawn)}", COLUMNS)
-    if page := next((file for file in files if file.suffix in (".html", ".htm")), None):
-        sizes = [file.stat().st_size for file in chunk_folder(page).glob("*.js")]
+    if report := next((file for file in files if file.suffix in (".html", ".htm")), None):
+        sizes = [file.stat().st_size for file in chunk_folder(report).glob("*.js")]
         more = f" with {len(sizes)} files beside it ({sum(sizes) / 2**20:.1f} MiB)" if sizes else ""
-        return [*lines, f"Report: {page} ({page.stat().st_size / 2**20:.1f} MiB){more}"]
+        return [*lines, f"Report: {report} ({report.stat().st_size / 2**20:.1f} MiB){more}"]
     return [*lines, f"Report: {out.parent}" if out.suffix else f"One page: nein report {out} -o report.html"]
 
 
@@ -228,10 +228,10 @@ def script_bytes(value: Any) -> bytes:
     return text
 
 
-def write_chunks(page: Path, chunks: Iterable[bytes], budget: int) -> list[Markup]:
+def write_chunks(page_file: Path, chunks: Iterable[bytes], budget: int) -> list[Markup]:
     """Chunks of `script_bytes` to embed in the page. If they exceed `budget` bytes, none: all become scripts
     `neinChunk(number, value)` in a folder of the page, which is emptied first unless it holds other files."""
-    folder = chunk_folder(page)
+    folder = chunk_folder(page_file)
     if folder.is_dir() and all(file.suffix == ".js" and file.stem.isdigit() for file in folder.iterdir()):
         shutil.rmtree(folder)
     waiting: list[tuple[int, bytes]] = []
@@ -248,6 +248,6 @@ def write_chunks(page: Path, chunks: Iterable[bytes], budget: int) -> list[Marku
     return [Markup(text.decode()) for _, text in waiting]
 
 
-def chunk_folder(page: Path) -> Path:
+def chunk_folder(page_file: Path) -> Path:
     """The folder of a page's chunks."""
-    return page.with_name(f"{page.stem}-data")
+    return page_file.with_name(f"{page_file.stem}-data")

@@ -154,7 +154,7 @@ def estimate_minimal_pairs(scores: ScoreTable, metric: str) -> Iterator[Figure]:
     clusters = complete.drop_duplicates("pair").set_index("pair")["source"].loc[scored].tolist()  # (N,)
     labels: Figure = {"task": "minimal_pairs", "metric": metric, "unscored": len(pairs) - len(scored)}
 
-    def make_share(values: np.ndarray, **more: str) -> Figure:  # values: (N,) in [0, 1]
+    def make_share(values: np.ndarray, **more: Any) -> Figure:  # values: (N,) in [0, 1]
         share = statistics.bounded_mean(values.astype(float), clusters)
         return frames.figure(share, unit="%", **more, **labels)
 

@@ -95,8 +95,7 @@ class Edit(Stage):
                 continue
             result, row.orientation = results[sample.id]
             row.sample_sha256 = pixel_digest(image)
-            row.note = result.note
-            row.rewritten = result.rewritten
+            row.note, row.rewritten = result.note, result.rewritten
             row.seed = row.seed if getattr(editor, "seeded", True) else None
             if result.image is None:
                 row.error = result.error or "the editor gave no image and no reason"
