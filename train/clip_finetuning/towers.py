@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -165,8 +165,8 @@ class Tower(nn.Module):
             # Some weights of a name need this activation, which the name's configuration does not mention.
             if any(type(module).__name__ == "QuickGELU" for module in self.model.modules()):
                 config["quick_gelu"] = True
-            preprocess: Any = getattr(self.model.visual, "preprocess_cfg", None) or {}  # dataclass or dict
-            preprocess = asdict(preprocess) if is_dataclass(preprocess) else dict(preprocess)
+            given: Any = getattr(self.model.visual, "preprocess_cfg", None) or {}  # dict or dataclass
+            preprocess = dict(given) if isinstance(given, Mapping) else asdict(given)
             layout = {"model_cfg": config, "preprocess_cfg": preprocess}
         state = self.model.state_dict()
         # Cloned: safetensors refuses tensors that share memory.
