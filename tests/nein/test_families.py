@@ -276,7 +276,7 @@ def test_the_sentence_belongs_to_the_sample_and_not_to_its_company():
     ([sample(1, "dog")], ["sarcasm"], "family of negation"),
     ([sample(1, "dog")], ["not_all"], "'not_all' names a color"),
     ([sample(1, "dog")], [MINIMAL_PAIRS, "implicit"], "minimal_pairs excludes all other"),
-    ([sample(1, "owl", family="double_negation")], [MINIMAL_PAIRS], "no sample whose sentence only denies"),
+    ([sample(1, "owl", family="double_negation")], [MINIMAL_PAIRS], "a sentence that only denies its object"),
 ])  # fmt: skip
 def test_families_that_cannot_be_said_are_a_sentence(samples, families, said):
     with pytest.raises(UserError, match=said):
