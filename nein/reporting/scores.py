@@ -157,11 +157,14 @@ class ScoreTable:
 
     def pair(self, other: ScoreTable) -> Pairs:
         """The values of the samples that are scored in both tables, which have one row per sample."""
-        first, second = self.frame[["id", "source", "value"]], other.frame[["id", "value"]]
-        merged = first.merge(second, on="id", suffixes=("", "_other"), validate="one_to_one")
-        scored = merged.dropna(subset=["value", "value_other"])
-        clusters = pd.factorize(scored["source"])[0].tolist()  # numbered as they appear
-        return Pairs(scored["value"].to_numpy(), scored["value_other"].to_numpy(), clusters)
+        value_of = dict(zip(other.frame["id"].tolist(), other.values.tolist(), strict=True))
+        ids = self.frame["id"].tolist()
+        if len(value_of) < len(other) or len({*ids}) < len(ids):
+            raise ValueError("a sample has two rows in one of two tables that are paired")
+        first, second = self.values, np.array([value_of.get(name, math.nan) for name in ids])
+        scored = ~np.isnan(first) & ~np.isnan(second)
+        clusters = pd.factorize(self.frame["source"][scored], use_na_sentinel=False)[0]  # as they appear
+        return Pairs(first[scored], second[scored], clusters.tolist())
 
     def write(self, path: Path) -> None:
         """Writes scores.csv, without empty columns. No spreadsheet runs its text as a formula."""
