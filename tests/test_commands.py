@@ -4,7 +4,6 @@ import pytest
 
 import nein
 from nein import cli
-from nein.benchmarks import registry
 from tests.helpers import packages
 from tests.helpers.commands import in_a_process, outcome
 from tests.test_startup import NOT_FOR_HELP
@@ -45,7 +44,7 @@ def test_a_broken_entry_point_is_a_sentence_and_does_not_hide_the_other_commands
     tmp_path, monkeypatch, capsys
 ):
     places = {"question": "nowhere_at_all:ANSWER", "doubt": "pathlib:Path", "eval": "nowhere_at_all:EVAL"}
-    packages.install(tmp_path, {registry.GROUP: places})
+    packages.install(tmp_path, {"nein.benchmarks": places})
     monkeypatch.syspath_prepend(str(tmp_path))
     code, _, error = outcome(capsys, "question")
     assert code == 2

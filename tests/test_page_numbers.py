@@ -68,7 +68,7 @@ def claims():
     yield "explanation/judges.md", f"Se + Sp - 1 may be as low as {calibration.MIN_YOUDEN}"
     yield "howto/editors.md", f"`concurrency` ({service.AT_ONCE})"
     yield "howto/mend-models.md", f"with the default of {encoders.LAMBDA}"
-    yield "howto/mend-models.md", f"THRESHOLD is a cosine, {encoders.CAP}"
+    yield "howto/mend-models.md", f"THRESHOLD is a cosine, {encoders.THRESHOLD}"
     yield "explanation/numbers.md", f"`--blind` questions more ({default(groups.Blind, 'blind')}"
     yield "reference/files.md", f"more than {images.MAX_PIXELS // 10**6} million pixels"
     yield "reference/files.md", f"more than {images.MAX_RATIO} times as long as wide"

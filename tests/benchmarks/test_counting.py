@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import nein
-from nein.benchmarks import registry
 from nein.engine.run import Executor
 from tests.benchmarks import counting
 from tests.helpers import commands, packages
@@ -20,7 +19,7 @@ from tests.helpers import commands, packages
 @pytest.fixture(scope="module", autouse=True)
 def plugin(tmp_path_factory):
     folder = tmp_path_factory.mktemp("package")
-    packages.install(folder, {registry.GROUP: {"counting": "tests.benchmarks.counting:COUNTING"}})
+    packages.install(folder, {"nein.benchmarks": {"counting": "tests.benchmarks.counting:COUNTING"}})
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))
         yield
