@@ -33,7 +33,7 @@ def interval(agreeing, per_image):
 
 def idle_obeys(depth):
     """Per cent of the edits of `nano:scope` at this depth in which nothing must go."""
-    edits = [edit for edit in scope.iter_edits("val", scope.SAMPLES) if edit.depth == depth]
+    edits = [edit for edit in scope.iter_edits("val", scope.EDITS) if edit.depth == depth]
     return 100 * sum(all(edit.stays) for edit in edits) / len(edits)
 
 
@@ -55,7 +55,7 @@ def claims():
     assert 2 / 2**estimates.TEST_CLUSTERS < 0.05 < 2 / 2 ** (estimates.TEST_CLUSTERS - 1)
     yield STATISTICS, "with fewer than six images"
     assert estimates.TEST_CLUSTERS == 6
-    yield OTHER, f"{scope.SAMPLES} samples, ten per family and difficulty"
+    yield OTHER, f"{scope.EDITS} samples, ten per family and difficulty"
     yield OTHER, f"obeys in {idle_obeys(0):.1f} % of the samples"
     yield OTHER, f"and in {idle_obeys(1):.1f} % of the others"
     yield "benchmarks/negbench.md", f"fills {sum(GROUPS.values())} templates"

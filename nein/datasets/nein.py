@@ -63,7 +63,7 @@ class Sample:
     template: int | None  # index into `families.NEGATIVE_TEMPLATES`; None: a sentence of another form
     source_path: Path  # the edit's target: the COCO image, or the NeIn image if nothing must go (`stays`)
     sample_path: Path  # the editor's input: the NeIn image
-    family: str | None = None  # kind of negation (a label of `families.LABELS`), if the data name one
+    family: str | None = None  # kind of negation (of `families.FAMILY_NAMES`), if the data name one
     difficulty: tuple[tuple[str, int], ...] = ()  # (`OTHERS` or `DEPTH`, number), if known
     things: tuple[SceneObject, ...] = ()  # every thing of the NeIn image, if known
 
@@ -72,7 +72,7 @@ class Sample:
         """Whether the right edit changes nothing."""
         if self.things:
             return all(thing.stays for thing in self.things)
-        return self.family in families.STAYS
+        return self.family in families.OBJECT_STAYS
 
     def instruction(self, track: str) -> str:
         """The sentence given to the editor on track "negative", "remove" or "add"."""
@@ -172,8 +172,8 @@ def _make_sample(
             raise ValueError(f"two files of one name: {files[0]} and {files[1]}")
         paths += files
     family = row.get("family")
-    if family is not None and family not in families.LABELS:
-        raise unknown("negation family", family, families.LABELS)
+    if family is not None and family not in families.FAMILY_NAMES:
+        raise unknown("negation family", family, families.FAMILY_NAMES)
     generated, negative = texts["T_generated"], texts["T_negative"]
     noun = families.strip_article(row.get("object") or "") or families.find_object(generated, negative)
     without = folders[1].parent / f"without_{folders[1].name.rpartition('_')[2]}"  # without_val/, nein_val/
@@ -347,8 +347,8 @@ def rephrase_samples(data: Dataset, labels: Sequence[str]) -> Dataset:
     if families.MINIMAL_PAIRS in labels:
         return _minimal_pairs(data, labels)
     for label in labels:
-        if label not in families.LABELS:
-            raise unknown("family of negation", label, families.LABELS)
+        if label not in families.FAMILY_NAMES:
+            raise unknown("family of negation", label, families.FAMILY_NAMES)
     if any(sample.things for sample in data.samples):
         samples = [sample for sample in data.samples if sample.family in labels]
         if not samples:
@@ -356,7 +356,7 @@ def rephrase_samples(data: Dataset, labels: Sequence[str]) -> Dataset:
             raise UserError(f"The data have no sample of {', '.join(labels)}; they have {existing}.")
     else:
         for label in labels:
-            if label in families.DRAWN:
+            if label in families.SCENE_FAMILIES:
                 raise UserError(f"'{label}' names a color and needs drawn scenes; pass --data nano:scope.")
         objects = tuple(dict.fromkeys(sample.object for sample in data.samples))
         absent: dict[str, list[str]] = {}  # source image -> objects that its samples deny
@@ -416,5 +416,5 @@ def _rephrase(
         negative=families.write_sentence(label, template, sample.object, second=second, present=named),
         family=label,
         template=template if label == "plain" else None,
-        source_path=sample.sample_path if label in families.STAYS else sample.source_path,
+        source_path=sample.sample_path if label in families.OBJECT_STAYS else sample.source_path,
     )

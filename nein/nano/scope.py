@@ -29,10 +29,11 @@ from nein.engine.images import write_png
 from nein.nano.data import draw_once
 from nein.nano.scenes import BACKGROUNDS, CATEGORIES, LOOKS, Item, Scene, place, render, rng_for
 from nein.nano.sentences import write_captions
-from nein.wording.families import CONSTRUCTIONS, DENIES, THINGS, Named, add_article, write_twins
+from nein.wording.families import CONSTRUCTIONS, HAS_DENIAL, THINGS, SceneWords, add_article, write_twins
 
 # --- constructions and their difficulty ------------------------------------------------------------------
-OTHERS, DEPTHS = (0, 1, 2, 3), (0, 1)  # numbers of other things, numbers of denials above
+OTHERS = (0, 1, 2, 3)  # numbers of other things
+DEPTHS = (0, 1)  # numbers of denials above
 Cell = tuple[str, int, int]  # construction, other things, denials above
 #: All combinations; the pairs take them in turns.
 CELLS: tuple[Cell, ...] = tuple(
@@ -42,8 +43,8 @@ CELLS: tuple[Cell, ...] = tuple(
     for construction in CONSTRUCTIONS
     if not (depth and construction == "past")
 )
-EACH = 10  # edits of every cell
-SAMPLES = EACH * len(CELLS)  # number of edits
+EDITS_PER_CELL = 10
+EDITS = EDITS_PER_CELL * len(CELLS)
 # Construction -> things of the first scene, of the second, of an editor's scene, and of one below a denial.
 # t: the thing; r, b: the thing in the first or second color; o: the other thing.
 #
@@ -51,7 +52,7 @@ SAMPLES = EACH * len(CELLS)  # number of edits
 # are red." and "There is a cup that is not blue." are true already. Below a denial the instruction says that
 # the twin is not true. "There is a dog but no cup." is not true of a cup and a dog, so nothing must go.
 # "There is a cup that is blue." is true of a red and a blue cup, so the blue one must go.
-_THINGS = {
+_SCENE_LETTERS = {
     "except_one": ("r", "rb", "r-b", "r-b"),
     "neither_nor": ("", "o", "-to", "to"),
     "scoped": ("t", "o", "t-o", "to"),
@@ -64,10 +65,10 @@ _THINGS = {
 # --- pairs and edits -------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Pair:
-    """Two scenes, and what the two sentences about them name; the k-th sentence is true of scenes[k] only."""
+    """Two scenes, and the words of two sentences about them; the k-th sentence is true of scenes[k] only."""
 
     construction: str
-    named: Named  # the words of the sentences
+    words: SceneWords
     others: int  # other things in both scenes
     depth: int  # denials above the sentences
     scenes: tuple[Scene, ...]
@@ -84,7 +85,7 @@ class Edit(Pair):
     @property
     def stays(self) -> tuple[bool, ...]:
         """Whether each thing of the scene stays: the other things come first, those that must go last."""
-        letters = _THINGS[self.construction][2 + self.depth]
+        letters = _SCENE_LETTERS[self.construction][2 + self.depth]
         staying, _, gone = letters.partition("-")
         return (True,) * (self.others + len(staying)) + (False,) * len(gone)
 
@@ -98,8 +99,8 @@ class Edit(Pair):
     def object(self) -> str:
         """The object that Removal asks about: it must go, or the sentence names it if nothing must go."""
         if self.construction == "except_one" or (self.construction == "clause" and self.depth):
-            return f"{self.named.second} {self.named.thing}"
-        return self.named.other if self.construction == "scoped" else self.named.thing
+            return f"{self.words.second} {self.words.thing}"
+        return self.words.other if self.construction == "scoped" else self.words.thing
 
 
 def iter_pairs(split: str, count: int) -> Iterator[Pair]:
@@ -108,16 +109,16 @@ def iter_pairs(split: str, count: int) -> Iterator[Pair]:
 
 
 def iter_edits(split: str, count: int) -> Iterator[Edit]:
-    """Yield `count` edits, cells in turns: `EACH` of every cell without a denial above, then the others."""
+    """Yield `count` edits: `EDITS_PER_CELL` of every cell without a denial above, then of those with one."""
     cells: list[Cell] = []
     for depth in DEPTHS:
-        cells += [cell for cell in CELLS if cell[2] == depth] * EACH
+        cells += [cell for cell in CELLS if cell[2] == depth] * EDITS_PER_CELL
     return _iter_drawn(Edit, split, count, cells)
 
 
 def _iter_drawn(kind: type[Pair], split: str, count: int, cells: Sequence[Cell]) -> Iterator[Any]:
     """Yield `count` pairs or edits, the cells in turns."""
-    total = index = 0
+    total = index = 0  # scenes that were drawn, scenes that were tried
     while total < count:
         rng = rng_for(split, index, "scope edits" if kind is Edit else "scope")
         construction, others, depth = cells[total % len(cells)]
@@ -125,13 +126,13 @@ def _iter_drawn(kind: type[Pair], split: str, count: int, cells: Sequence[Cell])
         thing = rng.choice([name for name in THINGS if len(LOOKS[name].colors) > 1])
         other = rng.choice([name for name in THINGS if name != thing])
         color, second = rng.sample(LOOKS[thing].colors, 2)
-        letters = _THINGS[construction]
-        groups = (letters[2 + depth],) if kind is Edit else letters[:2]
-        named = Named(thing=thing, other=other, color=color, second=second)
-        scenes = _draw_scenes(rng, named, others, groups)
+        letters = _SCENE_LETTERS[construction]
+        groups = (letters[2 + depth],) if kind is Edit else letters[:2]  # letters of each scene to draw
+        words = SceneWords(thing=thing, other=other, color=color, second=second)
+        scenes = _draw_scenes(rng, words, others, groups)
         if scenes is not None:  # else the cell is tried again with the next index
             total += 1
-            yield kind(construction, named, others, depth, scenes)
+            yield kind(construction, words, others, depth, scenes)
 
 
 # --- drawing of scenes -----------------------------------------------------------------------------------
@@ -141,13 +142,13 @@ _ATTEMPTS = 200  # at drawing a thing of a color
 
 
 def _draw_scenes(
-    rng: random.Random, named: Named, others: int, groups: Sequence[str]
+    rng: random.Random, words: SceneWords, others: int, groups: Sequence[str]
 ) -> tuple[Scene, ...] | None:
-    """A scene per group of letters of `_THINGS`; all else in them is the same. None without room."""
-    background, seed = rng.choice(tuple(BACKGROUNDS)), rng.randrange(200)
-    things: dict[str, Thing] = {"t": (named.thing, None), "o": (named.other, None)}
-    things |= {"r": (named.thing, named.color), "b": (named.thing, named.second)}
-    names = rng.sample([name for name in CATEGORIES if name not in (named.thing, named.other)], others)
+    """A scene per group of letters of `_SCENE_LETTERS`; all else in them is the same. None without room."""
+    background, background_seed = rng.choice(tuple(BACKGROUNDS)), rng.randrange(200)
+    things: dict[str, Thing] = {"t": (words.thing, None), "o": (words.other, None)}
+    things |= {"r": (words.thing, words.color), "b": (words.thing, words.second)}
+    names = rng.sample([name for name in CATEGORIES if name not in (words.thing, words.other)], others)
     shared = _add_things(rng, [(name, None) for name in names], ())
     if shared is None:
         return None
@@ -156,7 +157,7 @@ def _draw_scenes(
         items = _add_things(rng, [things[letter] for letter in letters.replace("-", "")], shared)
         if items is None:
             return None
-        scenes.append(Scene(background, seed, items))
+        scenes.append(Scene(background, background_seed, items))
     return tuple(scenes)
 
 
@@ -189,20 +190,20 @@ def ensure_pairs(split: str, count: int) -> Path:
 
 def ensure_edits(split: str) -> Path:
     """The folder of the edits in NeIn's layout, drawn on first use."""
-    name = f"nano-scope-{split}-{SAMPLES}-{VERSION}"
-    return draw_once(name, lambda draft: write_edits(draft, split, SAMPLES), proof=f"{split}.json")
+    name = f"nano-scope-{split}-{EDITS}-{VERSION}"
+    return draw_once(name, lambda draft: write_edits(draft, split, EDITS), proof=f"{split}.json")
 
 
 def write_pairs(root: Path, split: str, count: int) -> None:
     """Write `scope.json` and images/. caption_k is true of image_k only; denies_k: it has a denying word."""
     rows = []
     for number, pair in enumerate(iter_pairs(split, count)):
-        captions = write_twins(pair.construction, pair.named, pair.depth)
+        captions = write_twins(pair.construction, pair.words, pair.depth)
         row: dict[str, str | int | bool] = {}
         for k, (scene, caption) in enumerate(zip(pair.scenes, captions, strict=True)):
             image = f"images/{number:05d}_{k}.png"
             row |= {f"image_{k}": image, f"caption_{k}": caption}
-            row[f"denies_{k}"] = pair.depth > 0 or DENIES[pair.construction][k]
+            row[f"denies_{k}"] = pair.depth > 0 or HAS_DENIAL[pair.construction][k]
             write_png(root / image, render(scene))
         rows.append({**row, "construction": pair.construction, "others": pair.others, "depth": pair.depth})
     _write_last(root / PAIRS_FILE, rows)
@@ -226,7 +227,7 @@ def write_edits(root: Path, split: str, count: int) -> None:
         record = {
             "COCO": source,
             "T_original": write_captions(edit.target, rng_for(split, number, "scope captions"), 1)[0],
-            "T_negative": write_twins(edit.construction, edit.named, edit.depth)[0],
+            "T_negative": write_twins(edit.construction, edit.words, edit.depth)[0],
             "T_generated": f"Add {add_article(edit.object)}.",
             "NeIn": sample,
         }

@@ -1,7 +1,7 @@
 """Write English sentences that deny an object, and read the object back from them.
 
 In this order: templates by family of negation, sentences from templates, objects and templates from
-sentences, negation in scope, names of things. The thirteen templates of NeIn are the family "plain"; the
+sentences, negation in scope, names of objects. The thirteen templates of NeIn are the family "plain"; the
 paper names the other families as future work, and their sentences are this project's.
 """
 
@@ -26,7 +26,7 @@ class Family:
     """
 
     text: str  # templates with " / " between them
-    needs: str = ""  # other objects that they name: "" none, "T" a second absent one, "A" one that is there
+    needs: str = ""  # the other object that they name: "" none, "T" a second absent one, "A" one that stays
     stays: bool = False  # whether the sentences say that the object is there: the right edit changes nothing
 
     @property
@@ -34,25 +34,25 @@ class Family:
         return tuple(self.text.split(" / "))
 
 
-# NeIn's templates, in the order of the authors' code. Source: Bui et al., "NeIn: Telling What You Don't Want"
-# (CVPR Workshops 2025), Table 2; github.com/tanbuinhat/NeIn, generation_phase.
-_PLAIN = (
+#: NeIn's thirteen, as published: "is" also after a plural. In the order of the authors' code. Source: Bui et
+#: al., "NeIn: Telling What You Don't Want" (CVPR Workshops 2025), Table 2; github.com/tanbuinhat/NeIn.
+NEGATIVE_TEMPLATES = tuple(
     "The image doesn't have any {S}. / The image does not have any {S}. / The image cannot have any {S}. / "
     "No {S} present in the image. / No {S} in the image. / The image is without {S}. / Not a single {S} in "
     "sight. / {S} is not part of the scene. / The image lacks {S}. / {S} is nowhere to be seen in the image. "
-    "/ {S} is missing from the image. / A scene without {S}. / The image lacks the presence of {S}."
+    "/ {S} is missing from the image. / A scene without {S}. / "
+    "The image lacks the presence of {S}.".split(" / ")
 )
-NEGATIVE_TEMPLATES = tuple(_PLAIN.split(" / "))
-_AFFIRMED = (
+#: The same thirteen without their denials, in the same order.
+AFFIRMED_TEMPLATES = tuple(
     "The image has {a S}. / The image has {a S}. / The image can have {a S}. / {a S} present in the image. / "
     "{a S} in the image. / The image is with {a S}. / {a S} in sight. / {a S} {is S} part of the scene. / "
     "The image has {a S}. / {a S} {is S} to be seen in the image. / {a S} {is S} in the image. / A scene "
-    "with {a S}. / The image has the presence of {a S}."
+    "with {a S}. / The image has the presence of {a S}.".split(" / ")
 )
-#: `NEGATIVE_TEMPLATES` without their denials, in the same order.
-AFFIRMED = tuple(_AFFIRMED.split(" / "))
 FAMILIES: dict[str, Family] = {
-    "plain": Family(re.sub(r"\{S\} is\b", "{S} {is S}", _PLAIN)),  # with agreement, for plural names
+    # The same thirteen with agreement in number: "Skis are missing from the image."
+    "plain": Family(re.sub(r"\{S\} is\b", "{S} {is S}", " / ".join(NEGATIVE_TEMPLATES))),
     "exception": Family(
         "Everything but {a S}. / Keep all except {the S}. / Everything in the image except {the S}. / The "
         "image shows everything but {the S}."
@@ -88,14 +88,14 @@ FAMILIES: dict[str, Family] = {
         "An image free of any {S}."
     ),
 }
-#: Families that name a color, and so need scenes whose drawing is known (`nein.nano.scope`).
-DRAWN = ("except_one", "not_all")
-LABELS = (*FAMILIES, *DRAWN)
+#: Families without templates: they name a color, and need scenes whose drawing is known (`nein.nano.scope`).
+SCENE_FAMILIES = ("except_one", "not_all")
+FAMILY_NAMES = (*FAMILIES, *SCENE_FAMILIES)
 #: Families whose sentences are true of an image without the object, and of no other.
 DENYING = ("plain", "implicit")
-#: A label that is no family: each sample becomes four, the object affirmed or denied, there or absent.
+#: A choice beside the families: each sample becomes four, the object affirmed or denied, there or absent.
 MINIMAL_PAIRS = "minimal_pairs"
-#: Label of such a sample -> its cell (caption, image) in `nein.statistics.two_way`; 0: affirmed, there.
+#: Name of each of the four -> its cell (caption, image) in `nein.statistics.two_way`; 0: affirmed, there.
 CELLS = {
     "affirmed, there": (0, 0),
     "affirmed, absent": (0, 1),
@@ -103,20 +103,20 @@ CELLS = {
     "denied, absent": (1, 1),
 }
 #: Families in which the right edit keeps the object.
-STAYS = frozenset([*(label for label, family in FAMILIES.items() if family.stays), "not_all"])
+OBJECT_STAYS = frozenset([*(name for name, family in FAMILIES.items() if family.stays), "not_all"])
 
 
 # --- sentences from templates ----------------------------------------------------------------------------
-def list_templates(label: str, noun: str, protocol: str) -> list[int]:
+def list_templates(family: str, noun: str, protocol: str) -> list[int]:
     """Indices of the templates that fit `noun`: not "Not a single skis", except under protocol "paper"."""
-    templates = FAMILIES[label].templates
+    templates = FAMILIES[family].templates
     if protocol == "paper" or not is_plural(noun):
         return list(range(len(templates)))
     return [index for index, text in enumerate(templates) if not text.startswith("Not a single")]
 
 
 def write_sentence(
-    label: str, index: int, noun: str, *, second: str = "", present: str = "", protocol: str = "fixed"
+    family: str, index: int, noun: str, *, second: str = "", present: str = "", protocol: str = "fixed"
 ) -> str:
     """The sentence of template `index` of a family.
 
@@ -124,20 +124,20 @@ def write_sentence(
     protocol         "paper": as in NeIn's released sentences, "is" also after a plural, and the article by
                      the first letter; "fixed": agreement in number, and the article by sound.
     """
-    return fill_template(FAMILIES[label].templates[index], {"S": noun, "T": second, "A": present}, protocol)
+    return fill_template(FAMILIES[family].templates[index], {"S": noun, "T": second, "A": present}, protocol)
 
 
 def affirm(template: int | None, noun: str) -> str:
     """The affirmed form of template 0..12 of `NEGATIVE_TEMPLATES`; of None "There is a cat in the image."."""
-    pattern = "There {is S} {a S} in the image." if template is None else AFFIRMED[template]
+    pattern = "There {is S} {a S} in the image." if template is None else AFFIRMED_TEMPLATES[template]
     return fill_template(pattern, {"S": noun}, "fixed")
 
 
-def fill_template(template: str, named: Mapping[str, str], protocol: str) -> str:
-    """The sentence of a template, with a capital. named: "S", "T", "A" -> object."""
+def fill_template(template: str, objects: Mapping[str, str], protocol: str) -> str:
+    """The sentence of a template, with a capital. objects: "S", "T", "A" -> object; protocol: as above."""
 
     def fill(slot: re.Match[str]) -> str:  # "{is S}" -> "are" for skis
-        word, noun = slot.group("word"), named[slot.group("object")]
+        word, noun = slot.group("word"), objects[slot.group("object")]
         if word == "is":
             return "are" if protocol == "fixed" and is_plural(noun) else "is"
         if word == "the":
@@ -174,8 +174,7 @@ def write_removal(noun: str) -> str:
 @functools.lru_cache(10_000)  # here and below: data sets repeat their sentences
 def find_template(sentence: str, noun: str) -> int | None:
     """The template (0..12) of a negative sentence; None for a sentence of another form."""
-    given = sentence.strip().rstrip(".").casefold()
-    name = noun.casefold()
+    given, name = sentence.strip().rstrip(".").casefold(), noun.casefold()
     for index in range(len(NEGATIVE_TEMPLATES)):
         text = write_negative(index, noun).rstrip(".").casefold()
         if given in (text, text.replace(f"{name} is ", f"{name} are ")):  # "skis are": agreement mended
@@ -204,11 +203,12 @@ def find_object(generated: str, negated: str) -> str:
 
 
 # --- negation in scope -----------------------------------------------------------------------------------
-# Six constructions, each a sentence and its twin: in a scene made for them, exactly one is true. "no" denies
-# the noun phrase, "neither" and "nor" each of two, "not" before "all" the quantifier; "used to" names a state
-# that has ended (Huddleston and Pullum, The Cambridge Grammar of the English Language, 2002, chapter 9).
+# Six constructions, named like the families of the same negation, with sentences of their own: `write_twins`
+# gives a sentence and its twin, of which one is true in a scene made for them. "no" denies the noun phrase,
+# "neither" and "nor" each of two, "not" before "all" the quantifier; "used to" names a state that has ended
+# (Huddleston and Pullum, The Cambridge Grammar of the English Language, 2002, chapter 9).
 #: Construction -> whether the sentence has a denying word, whether its twin has one.
-DENIES = {
+HAS_DENIAL = {
     "except_one": (True, False),
     "neither_nor": (True, True),
     "scoped": (True, True),
@@ -216,10 +216,10 @@ DENIES = {
     "past": (False, False),
     "clause": (True, False),
 }
-CONSTRUCTIONS = tuple(DENIES)
-#: Keys of the difficulty of a sentence in scope: number of other things in the scene, denials of the whole.
-OTHERS, DEPTH = "other things", "denials above"
-#: Objects that a sentence may name; their order decides which are drawn at random.
+CONSTRUCTIONS = tuple(HAS_DENIAL)
+OTHERS = "other things"  # column: number of things in the scene that the sentence does not name
+DEPTH = "denials above"  # column: number of "The following is not true:" before the sentence
+#: Objects that a sentence may name. Do not reorder: a seed draws by position.
 THINGS = tuple(
     "airplane,apple,banana,bench,bicycle,bird,boat,book,bottle,bus,cake,car,cat,chair,cup,dog,kite,pizza,"
     "sheep,teddy bear,umbrella".split(",")
@@ -227,38 +227,37 @@ THINGS = tuple(
 
 
 @dataclass(frozen=True)
-class Named:
+class SceneWords:
     """The words of a sentence in scope."""
 
     thing: str  # of THINGS
-    other: str  # of THINGS
+    other: str  # another of THINGS
     color: str  # of `thing`
     second: str  # another color of `thing`
 
 
-def write_twins(construction: str, named: Named, depth: int = 0) -> tuple[str, str]:
+def write_twins(construction: str, words: SceneWords, depth: int = 0) -> tuple[str, str]:
     """A sentence and its twin, under `depth` denials of the whole, each of which swaps their truth."""
-    thing, other = add_article(named.thing), add_article(named.other)
-    many = plural(named.thing)
-    color, second = named.color, named.second
+    thing, other = add_article(words.thing), add_article(words.other)
+    many, color, second = plural(words.thing), words.color, words.second
     sentence, twin = {
         "except_one": (
             f"There are no {many} except the {color} one",
             f"There are {many} other than the {color} one",
         ),
-        "neither_nor": (f"There is neither {thing} nor {other}", f"There is {other} but no {named.thing}"),
+        "neither_nor": (f"There is neither {thing} nor {other}", f"There is {other} but no {words.thing}"),
         "scoped": (f"There is {thing} but not {other}", f"There is {other} but not {thing}"),
         "not_all": (f"Not all {many} are {color}", f"All {many} are {color}"),
         "past": (f"There used to be {thing}", f"There is still {thing}"),
         "clause": (f"There is {thing} that is not {second}", f"There is {thing} that is {second}"),
     }[construction]
     sentence, twin = f"{sentence}.", f"{twin}."
-    for _ in range(depth):
+    for _ in range(depth):  # the denied twin is true where the sentence was
         sentence, twin = f"The following is not true: {twin}", f"The following is not true: {sentence}"
     return sentence, twin
 
 
-# --- names of things -------------------------------------------------------------------------------------
+# --- names of objects ------------------------------------------------------------------------------------
 def strip_article(name: str) -> str:
     """The name without article, outer white space and outer punctuation: " the apple." -> "apple"."""
     categories = {letter: unicodedata.category(letter) for letter in name}
@@ -275,10 +274,10 @@ def plural(noun: str) -> str:
     """The plural of a name; the name itself if it is plural or uncountable."""
     if is_plural(noun) or noun.split()[-1].lower() in UNCOUNTABLE:
         return noun
-    head, _, last = noun.rpartition(" ")
+    first_words, _, last = noun.rpartition(" ")
     many = engine().plural_noun(last)
     many = f"{last}es" if many.endswith("ss") else many  # not inflect's "thermoss"
-    return f"{head} {many}".strip()
+    return f"{first_words} {many}".strip()
 
 
 @functools.lru_cache(maxsize=4096)
@@ -286,15 +285,15 @@ def add_article(noun: str, *, some: bool = False) -> str:
     """The name with an article by sound ("an hour"); plurals and uncountables with none, or with "some"."""
     if is_plural(noun) or noun.split()[-1].lower() in UNCOUNTABLE:
         return f"some {noun}" if some else noun
-    return f"{engine().a(noun.split()[0]).split()[0]} {noun}"
+    article = engine().a(noun.split()[0]).split()[0]  # inflect gives "an hour" for "hour"
+    return f"{article} {noun}"
 
 
 def find_named(captions: Sequence[str], objects: Sequence[str]) -> list[str]:
     """Those of the objects that a caption names, in singular or plural, and so are surely present."""
-    text = " ".join(captions)
-    named = []
+    text, named = " ".join(captions), []
     for noun in objects:
-        forms = "|".join(re.escape(form) for form in (noun, plural(noun)))
+        forms = f"{re.escape(noun)}|{re.escape(plural(noun))}"
         if re.search(rf"(?<![\w-])(?:{forms})(?![\w-])", text, flags=re.IGNORECASE):
             named.append(noun)
     return named

@@ -31,9 +31,9 @@ def test_every_family_has_every_difficulty_but_a_denial_above_the_past():
 def test_the_first_sentence_holds_in_the_first_scene_alone(pair):
     first, second = pair.scenes
     assert first.items[: pair.others] == second.items[: pair.others]
-    assert {pair.named.thing, pair.named.other}.isdisjoint(i.category for i in first.items[: pair.others])
+    assert {pair.words.thing, pair.words.other}.isdisjoint(i.category for i in first.items[: pair.others])
     for sentence, truth in ((HOLDS, [True, False]), (TWIN, [False, True])):
-        assert [sentence[pair.construction](scene, pair.named) for scene in pair.scenes] == truth
+        assert [sentence[pair.construction](scene, pair.words) for scene in pair.scenes] == truth
 
 
 def colours(scene, named):
@@ -63,8 +63,8 @@ TWIN = {
 }
 
 
-EVERY = list(scope.iter_edits("val", scope.SAMPLES))
-FIRST_DENIED = 24 * scope.EACH
+EVERY = list(scope.iter_edits("val", scope.EDITS))
+FIRST_DENIED = 24 * scope.EDITS_PER_CELL
 EDITS = [*EVERY[:24], *EVERY[FIRST_DENIED : FIRST_DENIED + 20]]
 
 
@@ -72,8 +72,8 @@ EDITS = [*EVERY[:24], *EVERY[FIRST_DENIED : FIRST_DENIED + 20]]
 def test_an_instruction_is_true_of_the_target_and_of_nothing_less(edit):
     twin = TWIN[edit.construction]
     holds = (lambda scene, named: not twin(scene, named)) if edit.depth else HOLDS[edit.construction]
-    assert holds(edit.target, edit.named)
-    assert holds(edit.scene, edit.named) == all(edit.stays)
+    assert holds(edit.target, edit.words)
+    assert holds(edit.scene, edit.words) == all(edit.stays)
     assert edit.stays[: edit.others] == (True,) * edit.others
     gone = [item for item, stays in zip(edit.scene.items, edit.stays, strict=True) if not stays]
     words = edit.object.split()
@@ -82,7 +82,7 @@ def test_an_instruction_is_true_of_the_target_and_of_nothing_less(edit):
 
 def test_edits_are_as_difficult_as_pairs_and_those_without_a_denial_above_come_first():
     cells = [(edit.construction, edit.others, edit.depth) for edit in EVERY]
-    assert Counter(cells) == dict.fromkeys(scope.CELLS, scope.EACH)
+    assert Counter(cells) == dict.fromkeys(scope.CELLS, scope.EDITS_PER_CELL)
     assert [depth for _, _, depth in cells] == [0] * FIRST_DENIED + [1] * (len(cells) - FIRST_DENIED)
 
 

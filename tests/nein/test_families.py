@@ -15,7 +15,7 @@ from nein.datasets.nein import Dataset, Sample, hash_records, rephrase_samples
 from nein.loading.errors import UserError
 from nein.reporting import figures as frames
 from nein.statistics import two_way
-from nein.wording.families import CELLS, FAMILIES, MINIMAL_PAIRS, STAYS, write_negative
+from nein.wording.families import CELLS, FAMILIES, MINIMAL_PAIRS, OBJECT_STAYS, write_negative
 from tests.helpers import commands, runs
 
 
@@ -257,7 +257,7 @@ def test_a_family_is_said_with_what_the_data_know(label):
     for one in said.values():
         assert one.object in one.negative.lower()
         assert (one.family, one.template) == (label, None)
-        assert one.source_path == (one.sample_path if label in STAYS else Path(f"{one.source_id}.png"))
+        assert one.source_path == (one.sample_path if label in OBJECT_STAYS else Path(f"{one.source_id}.png"))
     named = {"T": ("cup", "dog"), "A": ("cat", "cat")}.get(FAMILIES[label].needs, ("", ""))
     assert all(name in said[i].negative for name, i in zip(named, ("n1", "n2"), strict=True))
 

@@ -8,7 +8,7 @@ from nein.generate.maker import COCO_CATEGORIES as COCO
 from nein.generate.nein import stages as algorithms
 from nein.nano.scenes import CATEGORIES, LOOKS, PALETTE
 from nein.wording import families
-from nein.wording.families import CONSTRUCTIONS, FAMILIES, STAYS, THINGS, Named, write_sentence, write_twins
+from nein.wording.families import CONSTRUCTIONS, FAMILIES, THINGS, SceneWords, write_sentence, write_twins
 
 NOUNS = ("cat", "umbrella", "traffic light", "skis", "hour hand", "people")
 
@@ -71,7 +71,7 @@ def test_every_thing_and_colour_of_the_drawn_world_has_its_words():
     assert {colour for thing in THINGS for colour in LOOKS[thing].colors} <= set(PALETTE)
     assert len(COCO) == 80
     assert [noun for noun in COCO if families.is_plural(noun)] == ["skis", "scissors"]
-    assert {"double_negation", "clause", "not_all"} == STAYS
+    assert {"double_negation", "clause", "not_all"} == families.OBJECT_STAYS
 
 
 @pytest.mark.parametrize("label", FAMILIES)
@@ -133,11 +133,11 @@ RULES = [
 
 @pytest.mark.parametrize(("family", "named", "which", "said"), RULES)
 def test_a_sentence_follows_the_rule(family, named, which, said):
-    assert write_twins(family, Named(*named))[which] == said
+    assert write_twins(family, SceneWords(*named))[which] == said
 
 
 def test_a_denial_above_makes_either_sentence_what_the_other_was():
-    named = Named("cup", "dog", "red", "blue")
+    named = SceneWords("cup", "dog", "red", "blue")
     assert write_twins("scoped", named, 1) == (
         "The following is not true: There is a dog but not a cup.",
         "The following is not true: There is a cup but not a dog.",

@@ -14,10 +14,10 @@ from nein.config.groups import Dtype, Evaluation, Runs, Sampler, Seed
 from nein.config.options import Names, Options, Paths, option
 from nein.loading.errors import UserError, match_name
 from nein.loading.references import Need
-from nein.wording.families import LABELS, MINIMAL_PAIRS
+from nein.wording.families import FAMILY_NAMES, MINIMAL_PAIRS
 
 STAGES = ("edit", "score", "report")  # of --stages
-FAMILY_NAMES = (MINIMAL_PAIRS, *LABELS)  # of --families
+FAMILY_CHOICES = (MINIMAL_PAIRS, *FAMILY_NAMES)  # of --families
 
 
 @dataclass
@@ -58,9 +58,9 @@ class EvalConfig(Evaluation, Seed, Sampler):
     samples: Names = option([], "only these ids", "Data")
     families: Names = option(
         [],
-        f"replace the sentences: {', '.join(FAMILY_NAMES)}",
+        f"replace the sentences: {', '.join(FAMILY_CHOICES)}",
         "Data",
-        among=FAMILY_NAMES,
+        among=FAMILY_CHOICES,
         what="negation family",
     )
     control: Names = option(

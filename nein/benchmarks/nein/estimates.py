@@ -39,7 +39,7 @@ from nein.reporting import figures as frames
 from nein.reporting.figures import Figure
 from nein.reporting.scores import ScoreTable
 from nein.statistics import Estimate, two_way
-from nein.wording.families import CELLS, DEPTH, LABELS, OTHERS
+from nein.wording.families import CELLS, DEPTH, FAMILY_NAMES, OTHERS
 
 ALL_FAMILIES, ALL_FOUR, ALL = "all families", "all four", "all"  # in the column `group`
 OVERALL: Any = {"task": "gap", "statistic": ("affirmed", "negated", "gap")}  # selects the gaps of whole runs
@@ -59,7 +59,8 @@ def make_estimates(scores: ScoreTable, corpus: dict[str, CorpusRow], track: str 
     for metric in REMOVAL_JUDGES:
         rows += estimate_minimal_pairs(scores.where(metric=metric), metric)
     # By family; sentences below a denial, and objects that must stay, are groups of their own.
-    keys = [pd.Categorical(frame["family"], LABELS), frame[DEPTH].astype(float) > 0, frame["stays"].notna()]
+    ordered = pd.Categorical(frame["family"], FAMILY_NAMES)
+    keys = [ordered, frame[DEPTH].astype(float) > 0, frame["stays"].notna()]
     for (family, below, stays), part in frame.groupby(keys, observed=True):
         group = f"{family} below a denial" if below else str(family)
         group += " (object must stay: Removal ↓)" if stays else ""
@@ -69,7 +70,7 @@ def make_estimates(scores: ScoreTable, corpus: dict[str, CorpusRow], track: str 
         known = table.frame.dropna(subset=axis)
         if axis == OTHERS:
             known = known[~(known[DEPTH].astype(float) > 0)]
-        for group in (ALL_FAMILIES, *LABELS):
+        for group in (ALL_FAMILIES, *FAMILY_NAMES):
             part = known if group == ALL_FAMILIES else known[known["family"] == group]
             for level, of_level in part.groupby(part[axis].astype(int)):
                 labels = {"group": group, "axis": axis, "level": str(level)}
