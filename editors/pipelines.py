@@ -300,7 +300,8 @@ class DiffusersPipeline(Editor):
 
         # The call. Classes with a rewriter are not batched: there is one request, and one text.
         texts: Sequence[str | None] = [None] * len(requests)
-        if isinstance(self._pipeline, diffusers.ModularPipeline):
+        is_modular = isinstance(self._pipeline, diffusers.ModularPipeline)
+        if is_modular:
             output = self._pipeline(output_type="np", output=[recipe.result, "prompt"], **arguments)
             # The rewriter's text replaces the prompt; a pipeline in memory may rewrite without the option.
             if self._rewriter or output["prompt"] != arguments["prompt"]:
