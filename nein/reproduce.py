@@ -23,6 +23,7 @@ from nein.loading.references import Need
 
 if TYPE_CHECKING:
     from nein.benchmarks.runner import Benchmark, PaperEstimate
+    from nein.engine.folder import Folder
 
 FILE = "reproduction.json"  # in `out`: what was measured, for others to compare
 
@@ -34,15 +35,15 @@ class Table:
 
     title: str
     benchmark: str
-    source: str  # argument of `Benchmark.paper_estimates`
+    source: str  # name of a set of published values, for `Benchmark.paper_estimates`
     models: Mapping[str, str]  # preset -> the models that can be downloaded, joined by commas
     options: Mapping[str, str]  # of the benchmark's command, in addition to the preset's
-    nano: Mapping[str, str] = field(default_factory=lambda: {"data": "nano"})  # further ones of preset nano
+    nano: Mapping[str, str] = field(default_factory=lambda: {"data": "nano"})  # preset nano: over `options`
     model_option: str = "model"  # the option of the command that names models
 
 
 def _negbench(title: str, source: str, models: str, **changed: str) -> Table:
-    """A table of NegBench. models: for preset paper; changed: options that differ from the usual ones."""
+    """A table of NegBench. models: of preset paper; changed: options that differ from `usual`."""
     usual = {"datasets": "coco,voc2007", "tasks": "mcq", "variants": "rephrased", "protocol": "paper"}
     miniatures = ",".join(f"{name}=nano:clip" for name in models.split(",")[:2])
     return Table(
@@ -57,8 +58,8 @@ def _negbench(title: str, source: str, models: str, **changed: str) -> Table:
 
 _MCQ = "repository, results/mcq/"  # folder of the authors' repository
 _OPEN_CLIPS = "clip-laion400m,clip-datacomp"
-_WHOLE = {"tasks": "all", "features": "unnormalised"}  # options with retrieval, too
-_FIGURES = {"datasets": "coco,chexpert", "variants": "all", **_WHOLE}
+_WITH_RETRIEVAL = {"tasks": "all", "features": "unnormalised"}  # options with retrieval, too
+_FIGURES = {"datasets": "coco,chexpert", "variants": "all", **_WITH_RETRIEVAL}
 #: By the names that users type.
 TABLES = {
     "nein-table3": Table(
@@ -69,7 +70,9 @@ TABLES = {
         options={"control": "none", "protocol": "paper"},
         model_option="editor",
     ),
-    "negbench-table1": _negbench("Table 1", "paper_table1", "clip", datasets="coco,msr-vtt", **_WHOLE),
+    "negbench-table1": _negbench(
+        "Table 1", "paper_table1", "clip", datasets="coco,msr-vtt", **_WITH_RETRIEVAL
+    ),
     "negbench-baselines": _negbench(f"{_MCQ}1_baseline", "repo_baseline", f"clip,{_OPEN_CLIPS}"),
     "negbench-scaling": _negbench(f"{_MCQ}2_scaling_clip", "repo_scaling", "clip-laion400m,clip-l,clip-h"),
     "negbench-finetuned": _negbench(f"{_MCQ}3_finetuned_total", "repo_finetuned", "clip"),
@@ -121,8 +124,8 @@ class ReproduceConfig(Limit, OnDevice):
     def benchmark(self) -> Benchmark:
         return registry.get(TABLES[match_name("table", self.table, TABLES)].benchmark)
 
-    def words(self) -> list[str]:
-        """The command line of the benchmark's command."""
+    def command_arguments(self) -> list[str]:
+        """Arguments of the benchmark's command."""
         table = TABLES[self.table]
         values: Json = {"preset": self.preset, **table.options}
         if self.preset == "nano":
@@ -133,21 +136,21 @@ class ReproduceConfig(Limit, OnDevice):
         values |= {"limit": self.limit, "device": self.device, "out": str(self.out_dir), **self.run}
         return [f"--{name}={value}" for name, value in values.items() if value is not None]
 
-    def inner(self, *, to_fetch: bool = False) -> Any:
+    def benchmark_options(self, *, to_fetch: bool = False) -> Any:
         """The options of the benchmark's command."""
         prog = f"nein reproduce {self.table}: {self.benchmark.typed}"
-        return options.read(self.benchmark.config, self.words(), prog=prog, to_fetch=to_fetch)[0]
+        return options.read(self.benchmark.config, self.command_arguments(), prog=prog, to_fetch=to_fetch)[0]
 
     def needs(self) -> list[Need]:
-        return list(self.inner(to_fetch=True).needs())
+        return list(self.benchmark_options(to_fetch=True).needs())
 
 
 def announce(config: ReproduceConfig) -> list[str]:
     """The line of `--dry-run`: the benchmark's command."""
-    return [" ".join([config.benchmark.typed, *config.words()])]
+    return [" ".join([config.benchmark.typed, *config.command_arguments()])]
 
 
-def agreement(printed: PaperEstimate, ours: Mapping[str, Any], preset: str, limit: int | None) -> str:
+def agreement(published: PaperEstimate, ours: Mapping[str, Any], preset: str, limit: int | None) -> str:
     """ "yes" or "no": whether the published value lies in our interval; or why they cannot be compared."""
     total = ours["n"] + ours["unscored"]
     if preset == "nano":
@@ -156,78 +159,80 @@ def agreement(printed: PaperEstimate, ours: Mapping[str, Any], preset: str, limi
         return "not measured"
     if ours["low"] is None or ours["high"] is None:
         return "no interval"
-    if printed.needs_all and limit is not None:
+    if published.needs_all and limit is not None:
         return "depends on how many samples there are"
-    if limit is None and printed.n not in (None, total):
-        return f"of {total} samples, published of {printed.n}"
-    return "yes" if ours["low"] <= printed.value <= ours["high"] else "no"
+    if limit is None and published.n not in (None, total):
+        return f"of {total} samples, published of {published.n}"
+    return "yes" if ours["low"] <= published.value <= ours["high"] else "no"
 
 
-#: Options of a benchmark with paths; the others are printed and written with the estimates.
+#: Options of the benchmark's command that name paths; the others are printed, and written to `FILE`.
 PATH_OPTIONS = ("data", "images", "image-root", "cache", "negated")
 
 
 def run(config: ReproduceConfig) -> str | None:
     """Runs the benchmark; writes `FILE` and returns the comparison as text. None: other processes report."""
-    from nein.benchmarks.runner import FIGURES_CSV
     from nein.config.groups import start
     from nein.engine import atomic
     from nein.engine.folder import Folder
-    from nein.reporting import figures as frames
-    from nein.reporting import tables
 
-    inner = config.inner()
-    with contextlib.closing(start(inner)) as executor:
-        config.benchmark(inner, executor)
+    benchmark, command_options = config.benchmark, config.benchmark_options()
+    with contextlib.closing(start(command_options)) as executor:
+        benchmark(command_options, executor)
         if not executor.concludes:
             return None
-        folders = [Folder(run.folder.path) for run in config.benchmark.runs(inner, executor.device)]
-
-    # --- compare, run by run
-    source = TABLES[config.table].source
-    keys = [printed.key for printed in config.benchmark.paper_estimates(source, None)]
-    pairs = {pair for key in keys for pair in key.items()}  # (column, entry)
-    entry_counts = Counter(column for column, _ in pairs)
-    # A run has one data set; on drawn data its wording need not be the table's.
-    ignored = ("dataset", "variant") if config.preset == "nano" else ("dataset",)
-    rows: list[list[Any]] = []  # of the comparison: a published value each
-    costs: list[list[Any]] = []  # rows of the table of costs: a stage each
-    runs: list[Json] = []  # entries of `FILE`
-    for folder in folders:
-        manifest = folder.manifest()
-        measured = frames.read(folder.path / FIGURES_CSV)
-        name = folder.path.relative_to(config.out_dir).as_posix()
-        figures: list[Json] = []
-        for printed in config.benchmark.paper_estimates(source, manifest):
-            columns = {key: value for key, value in printed.key.items() if key not in ignored}
-            row = frames.pick(measured, **columns) or {}
-            ours: Json = {key: row.get(key) for key in ("value", "low", "high")}
-            ours |= {key: row.get(key) or 0 for key in ("n", "unscored")}
-            figures.append({"of": dict(printed.key), **ours, "published": printed.value})
-            # A column with the same entry in all rows is not printed.
-            details = [value for key, value in printed.key.items() if value and entry_counts[key] > 1]
-            theirs = tables.format_number(printed.value, printed.unit, digits=2)
-            our_text = tables.format_estimate({**ours, "unit": printed.unit}, digits=2)
-            scored = f"{ours['n']} of {ours['n'] + ours['unscored']}"
-            verdict = agreement(printed, ours, config.preset, config.limit)
-            rows.append([printed.row, ", ".join(details), theirs, our_text, scored, verdict])
-        stages = folder.sum_costs()
-        for stage, cost in stages.items():
-            gib = [f"{cost['peak_memory'].get(memory, 0) / 2**30:.2f}" for memory in ("host", "device")]
-            costs.append([name, stage, f"{cost['seconds'] / 3600:.3f}", *gib])
-        entry: Json = {"run": name, "row": rows[-1][0] if figures else "", "stages": stages}
-        entry["data"] = manifest["data"].get("records_sha256") or manifest["data"].get("sha256")
-        entry["models"] = {kind: str(model["fingerprint"]) for kind, model in manifest["models"].items()}
-        machines = [call["environment"] for call in manifest["invocations"] if call.get("environment")]
-        runs.append({**entry, "machines": machines, "figures": figures})
-
-    # --- the file, and the text
-    changed = {}  # without paths of this machine
+        folders = [Folder(run.folder.path) for run in benchmark.runs(command_options, executor.device)]
+    # Columns with several entries in the published table; the others are not printed.
+    published = benchmark.paper_estimates(TABLES[config.table].source, None)
+    distinct = {(column, entry) for value in published for column, entry in value.key.items()}
+    varying = [column for column, count in Counter(column for column, _ in distinct).items() if count > 1]
+    compared = [_compare(config, folder, varying) for folder in folders]
+    runs, rows = [run for run, _ in compared], [row for _, run_rows in compared for row in run_rows]
+    changed: Json = {}  # without paths of this machine
     for name, value in config.run.items():
         if name not in PATH_OPTIONS:
             changed[name] = Path(value).name if Path(value).exists() else value
     facts = {"table": config.table, "preset": config.preset, "samples": config.limit, "options": changed}
     atomic.write_json(config.out_dir / FILE, {**facts, "runs": runs})
+    return _write_text(config, changed, rows, runs)
+
+
+def _compare(config: ReproduceConfig, folder: Folder, varying: Sequence[str]) -> tuple[Json, list[list[str]]]:
+    """A run's entry of `FILE`, and a row of the printed table for each published value of its model."""
+    from nein.benchmarks.runner import FIGURES_CSV
+    from nein.reporting import figures as frames
+    from nein.reporting import tables
+
+    manifest, measured = folder.manifest(), frames.read(folder.path / FIGURES_CSV)
+    # A run's figures have no column for the data set; drawn data may have other wordings than the table.
+    ignored = ("dataset", "variant") if config.preset == "nano" else ("dataset",)
+    rows: list[list[str]] = []
+    figures: list[Json] = []
+    for published in config.benchmark.paper_estimates(TABLES[config.table].source, manifest):
+        columns = {key: value for key, value in published.key.items() if key not in ignored}
+        found = frames.pick(measured, **columns) or {}
+        ours: Json = {key: found.get(key) for key in ("value", "low", "high")}
+        ours |= {key: found.get(key) or 0 for key in ("n", "unscored")}
+        figures.append({"of": dict(published.key), **ours, "published": published.value})
+        details = [value for key, value in published.key.items() if value and key in varying]
+        theirs = tables.format_number(published.value, published.unit, digits=2)
+        our_text = tables.format_estimate({**ours, "unit": published.unit}, digits=2)
+        scored = f"{ours['n']} of {ours['n'] + ours['unscored']}"
+        verdict = agreement(published, ours, config.preset, config.limit)
+        rows.append([published.row, ", ".join(details), theirs, our_text, scored, verdict])
+    row_label = rows[-1][0] if rows else ""
+    entry: Json = {"run": folder.path.relative_to(config.out_dir).as_posix(), "row": row_label}
+    entry["stages"] = folder.sum_costs()
+    entry["data"] = manifest["data"].get("records_sha256") or manifest["data"].get("sha256")
+    entry["models"] = {kind: str(model["fingerprint"]) for kind, model in manifest["models"].items()}
+    machines = [call["environment"] for call in manifest["invocations"] if call.get("environment")]
+    return {**entry, "machines": machines, "figures": figures}, rows
+
+
+def _write_text(config: ReproduceConfig, changed: Json, rows: list[list[str]], runs: list[Json]) -> str:
+    """The printed comparison: a row per published value, then the costs of every stage of the runs."""
+    from nein.reporting import tables
+
     samples = "all samples" if config.limit is None else f"the first {config.limit} samples"
     heads = ("row", "figure", "published", "ours [95 % interval]", "scored", "agree")
     parts = [f"{TABLES[config.table].title}, on {samples}, preset {config.preset}:"]
@@ -235,15 +240,18 @@ def run(config: ReproduceConfig) -> str | None:
     if changed:
         words = ", ".join(f"--{name} {value}" for name, value in changed.items())
         parts.append(f"Options that differ from the table's: {words}.")
-    parts.append(_count_agreements([row[-1] for row in rows]))
+    verdicts = Counter(row[-1] for row in rows)
+    if comparable := verdicts["yes"] + verdicts["no"]:
+        rule = "the published value lies in our 95 % interval"
+        rest = len(rows) - comparable
+        more = f"\n{rest} estimates cannot be compared." if rest else ""
+        parts.append(f"{verdicts['yes']} of {comparable} comparable estimates agree ({rule}).{more}")
+    else:
+        parts.append("Nothing is comparable.")
+    costs = []
+    for run in runs:
+        for stage, cost in run["stages"].items():
+            gib = [f"{cost['peak_memory'].get(memory, 0) / 2**30:.2f}" for memory in ("host", "device")]
+            costs.append([run["run"], stage, f"{cost['seconds'] / 3600:.3f}", *gib])
     parts.append(tables.format_rows(costs, ("run", "stage", "hours of work", "GiB, host", "GiB, device")))
     return "\n\n".join([*parts, f"For others: {config.out_dir / FILE}\n"])
-
-
-def _count_agreements(verdicts: Sequence[str]) -> str:
-    count = Counter(verdicts)
-    if not (total := count["yes"] + count["no"]):
-        return "Nothing is comparable."
-    more = f"\n{len(verdicts) - total} estimates cannot be compared." if total < len(verdicts) else ""
-    rule = "the published value lies in our 95 % interval"
-    return f"{count['yes']} of {total} comparable estimates agree ({rule}).{more}"

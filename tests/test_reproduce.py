@@ -49,7 +49,7 @@ def test_every_table_names_models_of_it_and_options_of_its_command():
         counts[name] = len(keys)
         assert len(keys) == len(cells), name
         config = options.read(ReproduceConfig, [name, "--data=x", "--limit=3"], to_fetch=True)[0]
-        inner = config.inner(to_fetch=True)
+        inner = config.benchmark_options(to_fetch=True)
         assert (inner.protocol, inner.limit, inner.data) == ("paper", 3, "x")
         assert config.needs()
     assert counts == {

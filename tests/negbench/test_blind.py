@@ -156,8 +156,8 @@ def test_a_planted_shortcut_stands_beside_the_accuracy_of_a_file_with_enough_que
     write_csv(tmp_path / "mcq.csv", shortcuts(strength, count))
     found = evaluate(tmp_path, tmp_path, pictures, "--model", "constant", "--limit", "220")
     figures = frames.select(found["constant/own"].figures, type="all")
-    reader, gain, missed = (frames.pick(figures, metric=name) for name in baselines.READER)
-    if count < baselines.FEWEST:
+    reader, gain, missed = (frames.pick(figures, metric=name) for name in baselines.READER_METRICS)
+    if count < baselines.MIN_QUESTIONS:
         assert reader is gain is missed is None
         return
     assert reader["n"] == 220  # what was asked, by a reader of the whole file

@@ -66,10 +66,10 @@ def test_pairs_of_one_scene_teach_nothing_about_each_other():
 def test_one_scene_and_no_word_teach_nothing_and_a_fault_is_raised():
     with pytest.raises(ValueError, match="1 scenes"):
         read_blindly([["yes", "no"]] * 4, [0] * 4, ["one"] * 4)
-    scenes = [str(index) for index in range(baselines.FEWEST)]
+    scenes = [str(index) for index in range(baselines.MIN_QUESTIONS)]
     np.testing.assert_array_equal(read_blindly([["?", "!"]] * len(scenes), [0] * len(scenes), scenes), 0.5)
     asked = {scene: baselines.Question("", ("yes", "no"), 0, scene) for scene in scenes}
-    assert len(baselines.read_texts(asked)) == len(scenes)
-    assert baselines.read_texts({key: one._replace(scene="one") for key, one in asked.items()}) == {}
+    assert len(baselines.score_text_reader(asked)) == len(scenes)
+    assert baselines.score_text_reader({key: one._replace(scene="one") for key, one in asked.items()}) == {}
     with pytest.raises(ValueError, match="class"):
-        baselines.read_texts({key: one._replace(answer=2) for key, one in asked.items()})
+        baselines.score_text_reader({key: one._replace(answer=2) for key, one in asked.items()})

@@ -82,7 +82,7 @@ def score_text_reader(complete: ChoiceTask, task: ChoiceTask) -> Iterator[Row]:
         scene = re.sub("^(positive|negative)/", "", question.cluster)
         texts = tuple(question.texts)
         training[question.id] = baselines.Question(question.asked, texts, question.correct, scene)
-    values = baselines.read_texts(training)  # id -> 1.0 right, 0.0 wrong; empty: too few to learn from
+    values = baselines.score_text_reader(training)  # id -> 1.0 right, 0.0 wrong; empty: too few to learn from
     for question in task.questions if values else ():
         labels = {"id": question.id, "source": question.cluster, "metric": baselines.TEXT_READER}
         type_ = question.type if task.kind != BINARY else None

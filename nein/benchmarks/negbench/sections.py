@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from nein.benchmarks import baselines
-from nein.benchmarks.baselines import BASELINES, GAIN, READ, READER, TEXT_READER
+from nein.benchmarks.baselines import BASELINES, GAIN, READER_METRICS, READER_NOTE, TEXT_READER
 from nein.benchmarks.negbench.retrieval import KS
 from nein.benchmarks.negbench.scores import OUTCOMES
 from nein.benchmarks.negbench.scoring import IMAGE_TO_TEXT, TEXT_TO_IMAGE
@@ -147,11 +147,11 @@ BASELINE_TABLE = Table(
     "Without the picture, without the text",
     (*RUN_ROWS, Row("metric", "shown")),
     (Column(by="type", show=_ESTIMATE, order=("all", *TEMPLATES)), _count_scored(type="all")),
-    {"metric": (*BASELINES, GAIN, *READER)},
+    {"metric": (*BASELINES, GAIN, *READER_METRICS)},
     "Text only: with the mean of all pictures (encoders) or a grey one (others, each distinct question "
     "once). Picture only: with the mean of all captions, or one that says nothing; among captions this is "
     "chance and not measured. Under --protocol paper an all-equal score has no figure. Gain over text: "
-    f"accuracy minus text only, paired, in points. {READ}",
+    f"accuracy minus text only, paired, in points. {READER_NOTE}",
 )
 CHOSEN = Table(
     "chosen",
@@ -238,7 +238,7 @@ RECALL_PLOT = plots.plot(
 )
 ACCURACY_PLOT = plots.plot(
     "mcq",
-    f"Multiple-choice accuracy by type of question, 95 % intervals; dotted: chance; {baselines.MARKED}",
+    f"Multiple-choice accuracy by type of question, 95 % intervals; dotted: chance; {baselines.MARKS_NOTE}",
     {"metric": ("accuracy", "chance", *BASELINES), "type": ("all", *TEMPLATES), "source": ""},
     plots.bars,
     place=_RUN_COLUMNS,

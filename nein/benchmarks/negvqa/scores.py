@@ -44,7 +44,7 @@ def score_text_reader(items: Sequence[Item], indices: Iterable[int]) -> Iterator
         right = LETTERS.index(item.answers[variant])
         question = baselines.Question(item.questions[variant], item.options, right, item.source)
         training[item.id, variant] = question
-    values = baselines.read_texts(training)  # (id, variant) -> 1.0 right, 0.0 wrong
+    values = baselines.score_text_reader(training)  # (id, variant) -> 1.0 right, 0.0 wrong
     if not values:  # too few questions to learn from
         return
     for item, variant in itertools.product((items[index] for index in indices), VARIANTS):

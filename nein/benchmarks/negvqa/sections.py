@@ -70,7 +70,7 @@ BLIND = Table(
     rows=(*_NAME, _QUESTIONS, Row("metric", "shown")), columns=(_CATEGORIES, _SCORED),
     note="Accuracy in per cent on --blind questions, evenly spread. Text only: with a grey picture. Picture "
     "only: with the options and no question; one answer counts for the question and its negation. Gain over "
-    f"text: accuracy minus text only on the same questions, paired, in points. {baselines.READ} "
+    f"text: accuracy minus text only on the same questions, paired, in points. {baselines.READER_NOTE} "
     f"{_CLUSTERED}.",
 )  # fmt: skip
 
@@ -174,13 +174,13 @@ _AS_BARS: Mapping[str, Any] = {
 BARS = plots.plot(
     "accuracy",
     "Accuracy on original and negated questions by category, protocol 'fixed', with 95 % intervals clustered "
-    f"by picture; dashed: two options by chance; {baselines.MARKED}",
+    f"by picture; dashed: two options by chance; {baselines.MARKS_NOTE}",
     where=_WITH_BASELINES, draw=plots.bars, place=("category",), panel=("model",), names=TITLES, **_AS_BARS,
 )  # fmt: skip
 ORIGINAL_AND_NEGATED = plots.plot(
     "gap",
     "Accuracy on questions and on their negations, protocol 'fixed', with 95 % intervals; dashed: chance; "
-    f"{baselines.MARKED}",
+    f"{baselines.MARKS_NOTE}",
     where={**_WITH_BASELINES, "category": AVERAGE}, draw=plots.bars, place=("model",), **_AS_BARS,
 )  # fmt: skip
 OUTCOMES_OF_PAIRS = plots.plot(
