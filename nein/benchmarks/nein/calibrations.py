@@ -6,10 +6,11 @@ controls, which change an image or a question; labels by people. All rows are of
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 from typing_extensions import NotRequired
@@ -20,13 +21,13 @@ from nein.engine import atomic
 from nein.loading.errors import UserError
 from nein.reporting import figures as frames
 from nein.reporting.figures import Figure, figure, number
-from nein.reporting.labels import UNSURE, Label, Question
-from nein.reporting.labels import measure_agreement as compare_raters
+from nein.reporting.labels import UNSURE, Label, Question, measure_agreement
 from nein.statistics import Estimate, bounded_mean, calibration
 from nein.statistics.calibration import Corrected, Rates
 
 # --- calibrations, error rates, corrected estimates ------------------------------------------
-KINDS = {"vqa": "VQA", "ovd": "OVD"}
+KINDS = {"vqa": "VQA", "ovd": "OVD"}  # kind of judge -> its title
+_QUANTITIES: tuple[Literal["removal", "retention"], ...] = ("removal", "retention")  # what a judge decides
 #: The option that a judge must share with a run, besides its fingerprint.
 _OPTIONS = {"vqa": "article", "ovd": "threshold"}
 #: The entries of a row that are checked when it is read.
@@ -48,11 +49,11 @@ class Calibration:
         """The rows without a control."""
         return [row for row in self.rows if not row.get("control")]
 
-    def fits(self, about: Mapping[str, Any]) -> bool:
+    def fits(self, run_manifest: Mapping[str, Any]) -> bool:
         """Whether the run with this manifest was scored by this judge with this option."""
         option = _OPTIONS[self.kind]
-        judge = about.get("models", {}).get(self.kind, {})
-        is_same_option = about.get("config", {}).get(option) == self.manifest[option]
+        judge = run_manifest.get("models", {}).get(self.kind, {})
+        is_same_option = run_manifest.get("config", {}).get(option) == self.manifest[option]
         return judge.get("fingerprint") == self.manifest["fingerprint"] and is_same_option
 
     def rates(self, protocol: str, role: str | None = None, image_set: str | None = None) -> Rates:
@@ -85,9 +86,13 @@ def load(folders: Sequence[Path], explicit: bool) -> list[Calibration]:
 
 
 def estimate_judges(loaded: Sequence[RunDir], calibrations: Sequence[Calibration]) -> Iterator[Figure]:
-    """Of each judge: controls; error rates by set of images (task "calibration", sets in `group`); the share
-    of present objects per bin of its soft score (task "reliability"; `score`: mean of the bin, `group`: title
-    of the panel, with the calibration error). Then the corrected estimates of runs."""
+    """The rows of each judge, then the corrected estimates of runs, by task:
+
+    controls     See `check_controls`.
+    calibration  Error rates by set of images (`group`).
+    reliability  Share of present objects by bin of the soft score (`score`: mean of the bin, `group`: title).
+    corrected    See `correct_runs`.
+    """
     for calibrated in calibrations:
         title, plain = KINDS[calibrated.kind], calibrated.plain
         yield from check_controls(calibrated.rows, title)
@@ -116,12 +121,11 @@ def estimate_judges(loaded: Sequence[RunDir], calibrations: Sequence[Calibration
 def correct_runs(loaded: Sequence[RunDir], calibrations: Sequence[Calibration]) -> Iterator[Figure]:
     """Removal and Retention as judged, and corrected for the judge's own error (task "corrected")."""
     for run in loaded:
-        for metric in ("removal_vqa", "retention_vqa", "removal_ovd", "retention_ovd"):
+        for kind, quantity in itertools.product(KINDS, _QUANTITIES):
+            metric = f"{quantity}_{kind}"
             judged = estimates.estimate_mean(run.scores_by(metric), metric)
             if judged is None:
                 continue
-            quantity: Any
-            quantity, _, kind = metric.rpartition("_")
             result = Corrected(None, None, None, refused="this judge was not calibrated")
             if fitting := [item for item in calibrations if item.kind == kind and item.fits(run.about)]:
                 protocol = run.about["config"]["protocol"]
@@ -132,15 +136,16 @@ def correct_runs(loaded: Sequence[RunDir], calibrations: Sequence[Calibration]) 
 
 
 def _make_pair(judged: Estimate, result: Corrected, task: str, run: RunDir, metric: str) -> Iterator[Figure]:
-    """An estimate as judged (`statistic` "judged"), and the result of a correction (`statistic`: `task`)."""
+    """Two rows of a task: the estimate as judged (`statistic` "judged"), and its correction. The `statistic`
+    of the latter is the name of the task, "corrected" or "labelled"."""
     labels: Figure = {"task": task, "metric": metric, "model": run.name, "variant": run.track}
     yield figure(judged, unit="%", statistic="judged", **labels)
-    ends = {name: getattr(result, name) for name in ("value", "low", "high", "n", "refused")}
-    yield {**labels, **ends, "unit": "%", "statistic": task}
+    entries = {name: getattr(result, name) for name in ("value", "low", "high", "n", "refused")}
+    yield {**labels, **entries, "unit": "%", "statistic": task}
 
 
 # --- agreement of two judges -----------------------------------------------------------------
-def measure_agreement(loaded: Sequence[RunDir]) -> Iterator[Figure]:
+def compare_judges(loaded: Sequence[RunDir]) -> Iterator[Figure]:
     """Agreement of the two removal judges on the same edited images (task "agreement")."""
     for run in loaded:
         # (N,) each, of the images with both verdicts.
@@ -159,14 +164,14 @@ def measure_agreement(loaded: Sequence[RunDir]) -> Iterator[Figure]:
 
 
 # --- controls --------------------------------------------------------------------------------
-#: Control -> its title. A judge that looks and reads seldom says yes here to the objects it saw before.
+#: Control -> its title. Here, a judge that really looks and reads should no longer say yes.
 NOTICED = {
     "black": "a black picture",
     "picture": "another picture",
     "question": "a question about another picture's object",
     "negated": "the question negated",
 }
-#: Controls under which such a judge answers as before.
+#: Controls under which it should answer as before.
 INDIFFERENT = {"mirrored": "the mirrored picture", "reversed": "the options in the other order"}
 CONTROLS = {**NOTICED, **INDIFFERENT}
 STEADY = 0.9  # a judge is flagged if the interval of its share of unchanged answers lies below this
@@ -235,7 +240,7 @@ QUESTIONS = (
     Question("kept", "Is the rest of the picture kept?", _KEPT),
     Question("artefacts", "Artefacts?", {"none": "none", "some": "some", "serious": "serious"}),
 )
-#: Label -> Removal: a partly visible object is not removed. None: not used.
+#: Label, also as people write it by hand ("1", "yes") -> Removal. None: the label is not used.
 REMOVED = {"gone": 1.0, "1": 1.0, "yes": 1.0, UNSURE: None, "": None}
 REMOVED |= {"partly": 0.0, "there": 0.0, "0": 0.0, "no": 0.0}
 KEY = ("editor", "track", "id")  # the columns that name an edit
@@ -254,11 +259,11 @@ def read_labels(files: Sequence[Path]) -> list[Label]:
             if row["gone"] not in REMOVED or not all(row[name] for name in KEY):
                 raise UserError(f"{place} expected editor, track, id and gone ({allowed}), not {row}.")
             key = (row["rater"], *(row[name] for name in KEY))
-            removed = REMOVED[row["gone"]]
-            if removed_of.setdefault(key, removed) != removed:
+            if key in removed_of and removed_of[key] != REMOVED[row["gone"]]:
                 edit = f"'{row['id']}' of {row['editor']}/{row['track']}"
                 advice = "keep one of them, or name each rater in a column rater."
                 raise UserError(f"{place} {edit} has another label above; {advice}")
+            removed_of[key] = REMOVED[row["gone"]]
             rows.append(row)
     return rows
 
@@ -269,43 +274,46 @@ def use_labels(loaded: Sequence[RunDir], rows: Sequence[Label]) -> Iterator[Figu
     table = pd.DataFrame(rows, columns=[*KEY, "gone"])
     table = table.assign(value=table["gone"].map(REMOVED)).dropna(subset="value")
     # (editor, track) -> sample -> share of its raters who find the object gone
-    people = {
+    removal_by_people = {
         key: part.groupby("id", sort=False)["value"].mean().to_dict()
         for key, part in table.groupby(["editor", "track"], sort=False)
     }
-    runs = {(run.editor, run.track): run for run in loaded if (run.editor, run.track) in people}
+    runs = {(run.editor, run.track): run for run in loaded if (run.editor, run.track) in removal_by_people}
     if not runs:
         names_here = "; ".join(f"{run.editor}/{run.track}" for run in loaded)
-        names_given = "; ".join("/".join(key) for key in people) or "none"
+        names_given = "; ".join("/".join(key) for key in removal_by_people) or "none"
         raise UserError(f"The labels are of {names_given}; pass labels of these runs: {names_here}.")
     for key, run in runs.items():
-        for name in people[key]:
+        by_people = removal_by_people[key]
+        for name in by_people:
             if name not in run.edits:
                 raise UserError(f"The labels name '{name}', which is not a sample of {run.label}.")
         for metric in REMOVAL_JUDGES:
             if (judged := estimates.estimate_mean(run.scores_by(metric), metric)) is not None:
-                result = calibration.prediction_powered(run.values(metric), people[key], run.sources)
-                needed = result.needed
-                more = "more samples" if needed is None else str(max(0, needed - len(people[key])))
+                result = calibration.prediction_powered(run.values(metric), by_people, run.sources)
+                further_labels_needed = "more samples"  # no number of labels suffices
+                if result.needed is not None:
+                    further_labels_needed = str(max(0, result.needed - len(by_people)))
                 for row in _make_pair(judged, result, task="labelled", run=run, metric=metric):
-                    yield {**row, "more": more}
-    yield from _compare_with_people(runs, people)
+                    yield {**row, "more": further_labels_needed}
+    yield from _compare_with_people(runs, removal_by_people)
     # Agreement of the raters, about the questions that all files answer.
     named = [row | {"item": "/".join(row[name] for name in KEY)} for row in rows if row["rater"]]
     questions = [question for question in QUESTIONS if all(question.key in row for row in named)]
     source_of = {name: source for run in loaded for name, source in run.sources.items()}
     sources = {row["item"]: source_of.get(row["id"], row["id"]) for row in named}
-    yield from compare_raters(named, questions, sources)
+    yield from measure_agreement(named, questions, sources)
 
 
-def _compare_with_people(runs: dict[Any, RunDir], people: dict[Any, dict[str, float]]) -> Iterator[Figure]:
+def _compare_with_people(runs: dict[Any, RunDir], removal_by_people: dict[Any, Any]) -> Iterator[Figure]:
     """Agreement of each judge with people, over all labels and by editor, object and template; and its
     sensitivity and specificity if the majority of raters is taken as the truth, as in `nein calibrate`."""
     for metric in REMOVAL_JUDGES:
         parts = []
         for key, run in runs.items():
             frame = run.scores_by(metric).frame
-            parts.append(frame.assign(editor=run.label, people=frame["id"].astype(object).map(people[key])))
+            labeled = frame["id"].astype(object).map(removal_by_people[key])
+            parts.append(frame.assign(editor=run.label, people=labeled))
         table = pd.concat(parts, ignore_index=True).dropna(subset=["people", "value"]).assign(all="")
         for column in ("all", "editor", "object", "template"):
             for group, part in table.groupby(column, observed=True, sort=False):

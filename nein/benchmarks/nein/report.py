@@ -72,7 +72,7 @@ def make_page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) 
     run_sides = make_sides([run for run in loaded if run.track == "negative"] or loaded)
     pairs = compare.choose_pairs([*run_sides], options.baseline)
     comparison_rows = compare.compare_runs(run_sides, pairs, family=options.family)
-    more = [*comparison_rows, *calibrations.measure_agreement(loaded)]
+    more = [*comparison_rows, *calibrations.compare_judges(loaded)]
     more += calibrations.estimate_judges(loaded, judges)
     if options.labels:
         more += calibrations.use_labels(loaded, calibrations.read_labels(options.labels))

@@ -55,9 +55,9 @@ def _entry_columns(column: str, titles: Mapping[str, Any], show: Show | None = N
 
 
 def show_mean(figures: Sequence[Figure]) -> str:
-    """An estimate with ±, or with the ends of its interval if its range is bounded."""
-    is_mean = METRICS[figures[0]["metric"]].span is None
-    return tables.format_estimate(figures[0], interval="reach" if is_mean else "ends")
+    """An estimate with [low, high]; with ± if its metric is unbounded, whose interval is symmetric."""
+    is_unbounded = METRICS[figures[0]["metric"]].span is None
+    return tables.format_estimate(figures[0], interval="reach" if is_unbounded else "ends")
 
 
 def _expand_metrics(selection: Mapping[str, Any]) -> Column:
@@ -70,41 +70,44 @@ def _list_metrics(presence: bool) -> tuple[str, ...]:
     return tuple(name for name, metric in METRICS.items() if (metric.by_judge or metric.by_truth) == presence)
 
 
-def _show_refused(figures: Sequence[Figure]) -> str:
+def _show_declined(figures: Sequence[Figure]) -> str:
+    """The count of requests that the editor declined; the estimate is their share."""
     return f"{round(figures[0]['value'] * figures[0]['n'])} of {figures[0]['n']}"
 
 
 # --- results ---------------------------------------------------------------------------------
 def make_results_table(key: str = "results", title: str = "Results", metrics: Sequence[str] = ()) -> Table:
-    """Table 3 of the paper for these metrics; without any for all, with Removal in the last columns."""
+    """Table 3 of the paper: these metrics, then the counts. metrics=(): the counts, then all metrics."""
     others = [name for name in METRICS if name not in REMOVAL_JUDGES]
     order = metrics or (*others, *reversed(REMOVAL_JUDGES))
+    # The column of declined requests has a task and a metric ("refused") of its own.
     selection = {"task": ("results", "refusals"), "group": ("", ALL), "metric": (*order, "refused")}
     values = Column("", {"metric": order}, show_mean, by="metric", names=name_metric, order=order)
     scored = Column("scored", {"task": "results"}, count_scored)
-    refused = Column("refused", {"task": "refusals"}, _show_refused)
-    columns = (values, scored, refused) if metrics else (scored, refused, values)
+    declined = Column("refused", {"task": "refusals"}, _show_declined)
+    columns = (values, scored, declined) if metrics else (scored, declined, values)
     return Table(key, title, RUN, columns, selection)
 
 
 def make_paper_tables() -> list[Table]:
     """Table 3 of the paper, in its two parts."""
-    quality = make_results_table("results_quality", "Image quality", _list_metrics(presence=False))
-    presence = _list_metrics(presence=True)
-    return [quality, make_results_table("results_presence", "Removal and retention", presence)]
+    return [
+        make_results_table("results_quality", "Image quality", _list_metrics(presence=False)),
+        make_results_table("results_presence", "Removal and retention", _list_metrics(presence=True)),
+    ]
 
 
 def _make_results() -> Section:
-    """Table 3 of the paper, FID for infinitely many images, and refused requests."""
-    columns = [Column("FID"), Column("from", show=count())]
-    selection = {"task": "limit", "metric": "fid", "refused": ""}
+    """Table 3 of the paper, FID for infinitely many images, and declined requests."""
+    columns = [Column("FID"), Column("from", show=count())]  # of the one estimate of a row
+    selection = {"task": "limit", "metric": "fid", "refused": ""}  # here "refused" says why there is none
     note = (
         "FID is biased upward by about 1/N; jackknife estimate for N to infinity. The interval of FID itself "
         "is that of another sample of N images; compare FIDs at equal N."
     )
     limit = Table("limit", "FID for N to infinity", RUN, columns, selection, note)
     rows = (*RUN, Row("group", "negative instruction"))
-    columns = [Column("%"), Column("refused", {}, _show_refused)]
+    columns = [Column("%"), Column("refused", {}, _show_declined)]
     note = "Requests that the editor or its service declined: in no score, and sent again only with "
     note += "retry_refused."
     refusals = Table("refusals", "Refused by the editor", rows, columns, note=note)
@@ -120,10 +123,8 @@ def _make_families() -> Section:
     by_family = Table("families", "By family of negation", rows, columns, selection)
     rows = [*rows, METRIC, Row("axis", "how many")]
     selection = {**selection, "task": "difficulty"}
-    columns = [
-        Column(by="level", show=show_mean, order=tuple("0123456789")),
-        Column("n of each", show=_show_counts),
-    ]
+    by_level = Column(by="level", show=show_mean, order=tuple("0123456789"))
+    columns = [by_level, Column("n of each", show=_show_counts)]
     by_difficulty = Table("difficulty", "By family and difficulty", rows, columns, selection)
     curves = [_plot_curve(OTHERS, ", without a denial above"), _plot_curve(DEPTH, "")]
     return Section("families", "Families of negation", [by_family, by_difficulty], curves)
@@ -181,7 +182,7 @@ def _make_gap() -> Section:
     gaps = plots.plot("gap_by_template", caption, where, plots.bars, axis="gap in Removal, points", **layout)
     # What a rewriter and the editor behind it lose.
     rows = (*BY_JUDGE, Row("group", "lost"))
-    parts = {"by the rewriter": "rewriter", "by the painter": "painter", "whole": "whole"}
+    parts = {"by the rewriter": "rewriter", "by the editor": "painter", "whole": "whole"}
     of_whole = {"statistic": "whole"}
     columns = [
         *_entry_columns("statistic", parts),
@@ -190,11 +191,11 @@ def _make_gap() -> Section:
     ]
     note = (
         "Editors that were told a rewritten instruction, in points. Lost by the rewriter: X is still there, "
-        "and the text neither asks for its removal nor denies it; by the painter: the text does. Gap: "
-        'less the same of the editor without a remedy when told "Remove the X.". Cannot tell: texts in which '
-        "the rule reads no phrase with X; they are unscored."
+        "and the text neither asks for its removal nor denies it; by the editor: the text does. Gap: this "
+        'loss minus the loss of the same editor, without rewriter, when told "Remove the X.". Cannot tell: '
+        "texts in which the rule reads no phrase with X; they are unscored."
     )
-    losses = Table("losses", "Lost by the rewriter, lost by the painter", rows, columns, note=note)
+    losses = Table("losses", "Lost by the rewriter, lost by the editor", rows, columns, note=note)
     return Section("gap", "Negation gap", [overall, losses, by_template], [removal, gaps])
 
 
@@ -305,7 +306,7 @@ def make_label_tables() -> list[Table]:
         *_entry_columns("statistic", {"same verdict %": "same", **sees}),
         Column("labels", {"statistic": "same"}, count()),
     ]
-    rows = (Row("metric", "judge", REMOVAL_JUDGES), Row("by"), Row("group", ""))
+    rows = (Row("metric", "judge", REMOVAL_JUDGES), Row("by"), Row("group", ""))  # "by" names the breakdown
     return [labelled, Table("judge-people", "The judges against people", rows, columns), labels.AGREEMENT]
 
 
