@@ -26,7 +26,7 @@ from nein.wording.families import DEPTH, OTHERS
 
 YES, NO = "Yes", "No"
 ANSWERS = (Option(YES), Option(NO))
-# Scores of questions that have to be answered right together (the first entry of a `Group`):
+# Scores of questions that have to be answered right together (`Group.score`):
 TEXT, IMAGE, GROUP = "text", "image", "group"  # of `Pair.build_comparisons`
 ONE_QUESTION, ONE_IMAGE, ALL_FOUR = "a question, both pictures", "a picture, both questions", "all four"
 REMOVED, KEPT = "thing removed", "thing kept"  # of BEAF
@@ -66,7 +66,7 @@ class Pair:
             image_options = tuple(replace(own, image=name) for name in self.images)
             for score, options in ((TEXT, caption_options), (IMAGE, image_options)):
                 question = Question(f"{self.name}/{score}{k}", image, options, k, own.template)
-                yield self._add_facts(question, (score, self.name, 2), (GROUP, self.name, 4))
+                yield self._add_facts(question, Group(score, self.name, 2), Group(GROUP, self.name, 4))
 
     def build_questions(self) -> Iterator[Question]:
         """Asks of both captions whether they are true of either image."""
@@ -91,9 +91,9 @@ class Pair:
 
 def make_groups(name: str, question: int, image: int) -> tuple[Group, ...]:
     """The groups of one of four questions: two questions (0, 1), each about two images (0, 1)."""
-    same_question = (ONE_QUESTION, f"{name}/q{question}", 2)
-    same_image = (ONE_IMAGE, f"{name}/i{image}", 2)
-    return same_question, same_image, (ALL_FOUR, name, 4)
+    same_question = Group(ONE_QUESTION, f"{name}/q{question}", 2)
+    same_image = Group(ONE_IMAGE, f"{name}/i{image}", 2)
+    return same_question, same_image, Group(ALL_FOUR, name, 4)
 
 
 # --- captions to choose from: a reader yields the questions of a file -------------------------------
@@ -164,7 +164,7 @@ def beaf(path: Path, protocol: str) -> Iterator[Question]:
     for item in items:
         # A thing that is marked as removed and still there was removed from another copy.
         if not item["orig_img"] and (item["gt"] == "no" or not item["removed_q"]):
-            group = (REMOVED if item["removed_q"] else KEPT, str(item["id"]), 2)
+            group = Group(REMOVED if item["removed_q"] else KEPT, str(item["id"]), 2)
             groups_of.setdefault((_name_original(item), item["question"]), []).append(group)
     for item in items:
         if item["gt"] not in ("yes", "no"):
@@ -172,7 +172,7 @@ def beaf(path: Path, protocol: str) -> Iterator[Question]:
         name, original = str(item["id"]), _name_original(item)
         groups = groups_of.get((original, item["question"]), [])
         if not item["orig_img"]:  # a copy is in its own group, the original in those of all its copies
-            groups = [group for group in groups if group[1] == name]
+            groups = [group for group in groups if group.name == name]
         correct = 0 if item["gt"] == "yes" else 1
         prompt = item["question"]
         question = Question(name, item["image"], ANSWERS, correct, _find_template(prompt), asked=prompt)
@@ -237,7 +237,7 @@ def scope(path: Path, protocol: str) -> Iterator[Pair]:
             name,
             images=(item["image_0"], item["image_1"]),
             captions=(item["caption_0"], item["caption_1"]),
-            groups=((item["construction"], name, 4),),
+            groups=(Group(item["construction"], name, 4),),
             difficulty=((OTHERS, item["others"]), (DEPTH, item["depth"])),
             denies=(item["denies_0"], item["denies_1"]),
         )

@@ -10,18 +10,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import PurePosixPath
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from nein.datasets.negbench.media import Media
 from nein.engine.atomic import Row
 from nein.loading.errors import UserError, shortlist
 
+AnyTask = TypeVar("AnyTask", bound="Task")
 ORIGINAL, NEGATED = "original", "negated"
-KINDS = (ORIGINAL, NEGATED)  # of captions
+KINDS = (ORIGINAL, NEGATED)  # of captions: as the data set has them, and reworded to say what is absent
 AFFIRMATION, NEGATION, HYBRID = "affirmation", "negation", "hybrid"
-TEMPLATES = (AFFIRMATION, NEGATION, HYBRID)  # of options
-#: Questions that belong together: (score that counts such groups, name of the group, its size).
-Group = tuple[str, str, int]
+TEMPLATES = (AFFIRMATION, NEGATION, HYBRID)  # of options: says what is there, what is absent, both
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +28,15 @@ class RetrievalItem:
     """One image or video with its captions of one kind. The k-th original and the k-th negated caption are a
     pair if there are equally many; released files may have lost some."""
 
-    id: str  # unique in its kind, the same in both
-    image: str
+    id: str  # unique in its kind; both kinds of captions of an image have the same
+    image: str  # reference; "": no image is known to be right
     captions: tuple[str, ...]
-    kind: str = ORIGINAL
-    positives: tuple[str, ...] | None = None  # objects that the captions affirm, where known
-    negatives: tuple[str, ...] | None = None  # those that they deny
+    kind: str = ORIGINAL  # of `KINDS`
+    positives: tuple[str, ...] | None = None  # objects that the captions affirm; None: unknown
+    negatives: tuple[str, ...] | None = None  # objects that they deny; None: unknown
     source: str = ""  # what resampling treats as one unit; "": the item
-    #: Of an item without `image`: questions about what is denied and affirmed, for a judge of images found.
+    #: Only if `image` is "": questions (about the denied object, about the affirmed one), by which a judge
+    #: decides whether an image that a model finds is right.
     asked: tuple[str, str] | None = None
 
     @property
@@ -54,7 +54,7 @@ class RetrievalItem:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An answer to choose: a text, maybe held against an image of its own."""
+    """An answer to choose: a text about the question's image, or about an image of its own."""
 
     text: str
     template: str | None = None  # of `TEMPLATES`; None: unknown
@@ -66,20 +66,26 @@ class Option:
         return PurePosixPath(self.image).name if self.image else self.text
 
 
+class Group(NamedTuple):
+    score: str  # name of the score that counts these groups
+    name: str  # of the group: the questions with this score and name
+    size: int  # questions in it
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question with one right option; by default: which of them describes the image?"""
+    """A question with one right option; the default question is which option describes the image."""
 
     id: str  # unique in its task; decides the order in which the options are shown
-    image: str
+    image: str  # reference
     options: tuple[Option, ...]
     correct: int  # index of the right option in the data (0 throughout in the released files)
     type: str | None = None  # template of the right option, or of the question; None: unknown
-    positives: tuple[str, ...] | None = None  # objects in the image, where known
-    negatives: tuple[str, ...] | None = None  # absent objects, where known
+    positives: tuple[str, ...] | None = None  # objects in the image; None: unknown
+    negatives: tuple[str, ...] | None = None  # absent objects; None: unknown
     source: str = ""  # what resampling treats as one unit; "": the image
-    asked: str = ""  # another question, whose options are answers; no score of a caption answers it
-    groups: tuple[Group, ...] = ()  # those it belongs to
+    asked: str = ""  # the question, if not the default one; models that score captions cannot answer it
+    groups: tuple[Group, ...] = ()  # that it belongs to; their questions are scored together
     difficulty: tuple[tuple[str, int], ...] = ()  # (axis, level); the axis that matters most last
 
     @property
@@ -97,9 +103,6 @@ class Question:
 
     def get_image(self, option: Option) -> str:
         return option.image or self.image
-
-
-AnyTask = TypeVar("AnyTask", bound="Task")
 
 
 class Task:
@@ -127,7 +130,7 @@ class Task:
     def limit(self: AnyTask, count: int) -> AnyTask:
         """The task with its first images and all their captions, or with its first questions."""
         first_part = next((getattr(self, part) for part in self.parts if getattr(self, part)), ())
-        ids = {record.id for record in first_part[:count]}  # both kinds of captions of an image have its id
+        ids = {record.id for record in first_part[:count]}
         return self.map_records(lambda record: record if record.id in ids else None)
 
     @property
@@ -142,40 +145,41 @@ class Task:
 
     @property
     def is_judged(self) -> bool:
-        """Whether its captions bring questions, by which a judge decides what images are right."""
+        """Whether a judge decides which images are right (see `RetrievalItem.asked`)."""
         return any(isinstance(record, RetrievalItem) and record.asked for record in self.records)
 
     @property
     def references(self) -> list[str]:
-        return list(dict.fromkeys((*(name for r in self.records for name in r.images), *self.gallery)))
+        """All images, each once, in the order of the records, then of the gallery."""
+        shown = [image for record in self.records for image in record.images]
+        return list(dict.fromkeys([*shown, *self.gallery]))
 
     @property
     def sentences(self) -> list[str]:
         return [text for record in self.records for text in record.texts]
 
-    def fits_model(self, kind: str) -> bool:
-        """Whether a model of that kind can do it: "dual" and "itm" score captions with images, "vlm" and
-        "log" answer questions about one image."""
+    def fits_model(self, model_kind: str) -> bool:
+        """Whether such models can do it. "dual" and "itm" score captions with images; "vlm" and "log" (the
+        file of another harness with a model's answers) answer questions about one image."""
         questions = [record for record in self.records if isinstance(record, Question)]
         if not questions:
-            return kind == "dual"  # retrieval
-        if kind in ("vlm", "log"):
+            return model_kind == "dual"  # retrieval
+        if model_kind in ("vlm", "log"):
             return not any(option.image for question in questions for option in question.options)
         return not any(question.asked for question in questions)
 
     @functools.cached_property
     def sha256(self) -> str:
         """The digest of the records in order, not of pixels."""
+
+        def list_fields(record: Any) -> dict[str, Any]:  # `dataclasses.asdict` is slower, as it copies
+            return {entry.name: getattr(record, entry.name) for entry in fields(record)}
+
         digest = hashlib.sha256()
         for record in self.records:
-            line = json.dumps(record, default=_make_entries, ensure_ascii=False, sort_keys=True)
+            line = json.dumps(record, default=list_fields, ensure_ascii=False, sort_keys=True)
             digest.update(line.encode() + b"\n")
         return digest.hexdigest()
-
-
-def _make_entries(record: Any) -> dict[str, Any]:
-    """The fields of a record; `dataclasses.asdict` is slower, as it copies."""
-    return {entry.name: getattr(record, entry.name) for entry in fields(record)}
 
 
 @dataclass(frozen=True)
@@ -194,27 +198,27 @@ class RetrievalTask(Task):
 
 @dataclass(frozen=True)
 class ChoiceTask(Task):
-    """Questions; `kind` is "mcq", or "binary": two captions of unknown templates."""
+    """Multiple-choice questions."""
 
     parts = ("questions",)
     name: str
     questions: tuple[Question, ...]
     media: Media
     variant: str = "templated"
-    kind: str = "mcq"
+    kind: str = "mcq"  # or "binary": a choice between two captions of unknown templates
     origin: Row = field(default_factory=dict)
 
 
 def check_records(records: Sequence[RetrievalItem | Question], source: str) -> None:
-    """Raises UserError for an id twice, a missing caption or a missing option."""
+    """Raises UserError for an id twice, an empty text or too few of them. source: the file."""
     check_ids(records, source)
     for record in records:
-        is_item = isinstance(record, RetrievalItem)
-        if len(record.texts) < (1 if is_item else 2) or not all(text.strip() for text in record.texts):
-            needed = "caption or none at all" if is_item else "option or fewer than two"
-            raise UserError(
-                f"{source}: {'item' if is_item else 'question'} '{record.id}' has an empty {needed}."
-            )
+        if isinstance(record, RetrievalItem):
+            minimum, fault = 1, f"item '{record.id}' has an empty caption or none at all"
+        else:
+            minimum, fault = 2, f"question '{record.id}' has an empty option or fewer than two"
+        if len(record.texts) < minimum or not all(text.strip() for text in record.texts):
+            raise UserError(f"{source}: {fault}.")
 
 
 def check_ids(records: Sequence[RetrievalItem | Question], source: str) -> None:
