@@ -30,7 +30,6 @@ from nein.reporting.tables import Column, Row, Table
 from nein.wording.families import indefinite
 
 # --- templates: {A}, {B}: objects with their article; {a}, {b}: without, after "no" -----------------
-
 AFFIRMED, DENIED, TWO, HYBRID, NEITHER = "affirmed", "denied", "two", "hybrid", "neither"
 GROUPS = (AFFIRMED, DENIED, TWO, HYBRID, NEITHER)
 TITLES = dict(zip(GROUPS, ("A", "not A", "A and B", "A, not B", "neither A nor B"), strict=True))
@@ -143,7 +142,6 @@ def make_sentences(pair: tuple[str, str]) -> list[Sentence]:
 
 
 # --- measures ---------------------------------------------------------------------------------------
-
 _ETA = 1 / 95  # the mean eta squared of a factor with 2 levels in 96 random points
 #: Name -> (title, its value for an encoder without structure; None: it has none).
 MEASURES: dict[str, tuple[str, float | None]] = {
@@ -232,7 +230,6 @@ def _mean_cosine(group: np.ndarray) -> float:
 
 
 # --- table and plots --------------------------------------------------------------------------------
-
 CHANCE = "without structure"  # in the column "model": rows of an encoder without structure
 COLORS = dict(zip(GROUPS, (plots.BLUE, plots.RED, "#0891b2", plots.VIOLET, "#be123c"), strict=True))
 _MEASURE_TITLES = {name: title for name, (title, _) in MEASURES.items()}

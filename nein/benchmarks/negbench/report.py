@@ -116,8 +116,8 @@ def load_evaluated(folders: Sequence[Folder]) -> list[EvaluatedRun]:
 
 
 def _name_models(folders: Sequence[Folder]) -> list[str]:
-    """A name per run: "clip"; its folder's, "clip-2", if this model has several; either with OUT, "clip (OUT)",
-    if several runs have this MODEL/DATA."""
+    """A name per run: "clip"; its folder's, "clip-2", if this model has several; with OUT, "clip (OUT)", if
+    several runs have this MODEL/DATA."""
     models = [folder.manifest()["summary"]["model"] for folder in folders]
     places = [folder.path.parts[-2:] for folder in folders]  # (MODEL, DATA)
     names = []
@@ -129,7 +129,6 @@ def _name_models(folders: Sequence[Folder]) -> list[str]:
 
 
 # --- gaps, finding and notes -----------------------------------------------------------------------
-
 K = max(KS)  # the k of retrieval's negation gap: the papers print recall at 5
 _RECALL = {"metric": f"recall@{K}", "direction": TEXT_TO_IMAGE}
 _RECALL_GAP = {"metric": f"gap@{K}", "direction": TEXT_TO_IMAGE}

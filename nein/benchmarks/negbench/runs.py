@@ -132,9 +132,8 @@ def _make_run(
         for task in tasks:
             if isinstance(task, RetrievalTask) and task.is_judged:
                 outputs[name_output(task)] = judge
-                run_stages.append(
-                    Judging(model_tasks=model_tasks, task=task, model=_make_judge(config, device))
-                )
+                judge_model = _make_judge(config, device)
+                run_stages.append(Judging(model_tasks=model_tasks, task=task, model=judge_model))
     else:
         is_remote = references.find_place(choice.reference) == "remote"
         for task in tasks:

@@ -23,7 +23,6 @@ from nein.statistics import two_way
 from nein.wording.families import CONSTRUCTIONS, DEPTH, OTHERS
 
 # --- how tables show estimates -------------------------------------------------------------------------
-
 RUN_ROWS = (Row("model"), Row("data"), Row("variant", "captions"))
 _CAPTION_KIND = Row("kind", "found by", {NEGATED: "negated caption", ORIGINAL: "original caption"})
 _ESTIMATE, _EFFECT = tables.estimate("reach"), tables.estimate("reach", 3)  # an effect has three digits
@@ -221,7 +220,6 @@ HEADLINE = (
 )
 
 # --- plots -----------------------------------------------------------------------------------------------
-
 _RUN_COLUMNS = ("model", "data", "variant")
 _TEMPLATE_COLORS = dict(zip(TEMPLATES, (plots.BLUE, plots.RED, plots.VIOLET), strict=True))
 COLORS = {ORIGINAL: plots.BLUE, NEGATED: plots.RED, "all": "#374151", **_TEMPLATE_COLORS}
@@ -294,7 +292,6 @@ PARTS_PLOT = plots.plot(
 _DIFFICULTY_PLOTS = (_plot_difficulty(OTHERS, ", without a denial above"), _plot_difficulty(DEPTH, ""))
 
 # --- sections --------------------------------------------------------------------------------------------
-
 _RETRIEVAL = (RETRIEVED, _make_retrieval_table(IMAGE_TO_TEXT, "Image to text"), JUDGED, AVOIDED, SATISFIED)
 _JOINT_PLOTS = (*_DIFFICULTY_PLOTS, PARTS_PLOT)
 SECTIONS = (

@@ -33,7 +33,6 @@ class Media:
 
 
 # --- references ------------------------------------------------------------------------------------
-
 Box = tuple[float, float, float, float]  # x, y, width, height in pixels
 _BOX = "#box="  # in a reference: what follows is a box, the part of the image that is meant
 

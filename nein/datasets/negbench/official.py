@@ -46,7 +46,6 @@ _OUR_COLUMNS = ("id", "source", "positive_objects", "negative_objects")
 
 
 # --- reading files -----------------------------------------------------------------------------
-
 CELL_LIMIT = 1 << 28  # characters: a cell may be an image in base64
 
 

@@ -149,7 +149,6 @@ def negrefcocog(path: Path, protocol: str) -> Iterator[Question]:
 
 
 # --- questions ---------------------------------------------------------------------------------
-
 _BEAF = record({"id": int, "image": str, "question": str, "orig_img": bool, "removed_q": bool, "gt": str})
 
 
@@ -217,7 +216,6 @@ def naturalbench(path: Path, protocol: str) -> Iterator[Question]:
 
 
 # --- pairs of images and captions: a reader yields the pairs of a file -------------------------------
-
 _PAIR = {"image_0": str, "image_1": str, "caption_0": str, "caption_1": str}
 
 

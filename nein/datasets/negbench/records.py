@@ -123,8 +123,7 @@ class Task:
         """A copy with changed records; records for which `change` returns None are dropped."""
         parts: Any = {}
         for part in self.parts:
-            changed = map(change, getattr(self, part))
-            parts[part] = tuple(record for record in changed if record is not None)
+            parts[part] = tuple(filter(None, map(change, getattr(self, part))))
         return replace(self, **parts)  # type: ignore[type-var]
 
     def limit(self: AnyTask, count: int) -> AnyTask:

@@ -114,7 +114,6 @@ def make_rng(run_seed: int, image_id: str, purpose: str) -> random.Random:
 
 
 # --- images: present and absent objects -------------------------------------------------------------
-
 NEGATIVES = 3  # absent objects kept per image, as published
 IN_CAPTION = "object not annotated but in a caption, not taken for absent"
 
@@ -323,7 +322,6 @@ def make_question(
 
 
 # --- captions ---------------------------------------------------------------------------------------
-
 Stop = Literal["never", "if missing", "always"]  # whether a caption gets a full stop
 
 
