@@ -68,7 +68,7 @@ def _editors() -> Iterator[Entry]:
         if row.checkpoint is None:
             yield Entry(row.name, about, row.obtain.partition(":")[0], "see there", obstacle="by hand")
             continue
-        needs = () if row.checkpoint.startswith("nano:") else tuple(editors.origins(row.name, None))
+        needs = () if row.checkpoint.startswith("nano:") else tuple(editors.find_needs(row.name, None))
         obstacle = ""
         for option in row.models:  # its further models: one may be a file that the user must bring
             file = str(row.settings.get(option))

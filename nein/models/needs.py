@@ -49,7 +49,7 @@ def editor_needs(names: Sequence[str], preset: str, overrides: Json | None = Non
     for name in names:
         choice = choose_editor(name, preset, overrides or {})
         if choice.instance is None:  # not in memory, not a folder of edits
-            needs += editors.origins(choice.editor, choice.checkpoint, choice.revision, **choice.options)
+            needs += editors.find_needs(choice.editor, choice.checkpoint, choice.revision, **choice.options)
     return needs
 
 

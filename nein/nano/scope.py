@@ -12,8 +12,6 @@ The sentences are those of `nein.wording.families`; the first of a pair is true 
 differ in the number of other things in both scenes, and in the number of denials above the sentence: 0 or 1,
 and 0 for "past", where it would not be clear what is denied. For editors (`iter_edits`) the first sentence is
 the instruction, and each thing of the scene has a mark: must it be gone after the edit?
-
-In this order: constructions, pairs and edits, drawing of their scenes, files.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Measure the error rates of a judge on known truth, correct estimates for them, and compare judges.
 
-Sensitivity is the share of present objects that the judge sees, specificity that of absent ones it does not.
+Sensitivity: the share of present objects that a judge sees; specificity: of absent ones that it calls absent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Rates:
 
     sensitivity: Estimate | None
     specificity: Estimate | None
-    auc: Estimate | None  # of the soft score
+    auc: Estimate | None  # area under the ROC curve of the soft score
     n_unscored: int  # cases without a verdict, which enter neither rate
 
     @property
@@ -32,22 +32,6 @@ class Rates:
         if self.sensitivity is None or self.specificity is None:
             return None
         return propagate(lambda se, sp: se + sp - 1, self.sensitivity, self.specificity)
-
-
-def propagate(function: Callable[..., float], *parts: Estimate) -> Estimate:
-    """A function of independent estimates, with its interval (MOVER): the changes caused by the ends of their
-    intervals are added as squares. An estimate without an interval counts as exact. Source: Zou & Donner,
-    Statistics in Medicine 27 (2008); Newcombe, Communications in Statistics 40 (2011)."""
-    values = [part.value for part in parts]
-    value = function(*values)
-    down = up = 0.0  # squares of the distances from the value to its ends
-    for index, part in enumerate(parts):
-        ends = [value if end is None else end for end in (part.low, part.high)]
-        moved = [function(*values[:index], end, *values[index + 1 :]) for end in ends]
-        down += max(0.0, value - min(moved)) ** 2
-        up += max(0.0, max(moved) - value) ** 2
-    n, clusters = sum(part.n for part in parts), min(part.clusters for part in parts)
-    return Estimate(value, value - math.sqrt(down), value + math.sqrt(up), None, n, clusters)
 
 
 def measure_rates(
@@ -116,6 +100,23 @@ def reliability(
     return filled, error
 
 
+# --- interval of a function of estimates -----------------------------------------------------------------
+def propagate(function: Callable[..., float], *parts: Estimate) -> Estimate:
+    """A function of independent estimates, with its interval (MOVER): the changes of its value at the ends of
+    their intervals are added as squares. An estimate without an interval counts as exact. Source: Zou &
+    Donner, Statistics in Medicine 27 (2008); Newcombe, Communications in Statistics 40 (2011)."""
+    values = [part.value for part in parts]
+    value = function(*values)
+    down = up = 0.0  # squared distances from the value to the ends of its interval
+    for index, part in enumerate(parts):
+        ends = [value if end is None else end for end in (part.low, part.high)]
+        moved = [function(*values[:index], end, *values[index + 1 :]) for end in ends]
+        down += max(0.0, value - min(moved)) ** 2
+        up += max(0.0, max(moved) - value) ** 2
+    n, clusters = sum(part.n for part in parts), min(part.clusters for part in parts)
+    return Estimate(value, value - math.sqrt(down), value + math.sqrt(up), None, n, clusters)
+
+
 # --- corrected estimates ---------------------------------------------------------------------------------
 #: Smallest sensitivity + specificity - 1 for a correction, which divides by it: here errors grow fivefold.
 MIN_YOUDEN = 0.2
@@ -132,7 +133,7 @@ class Corrected:
     low: float | None
     high: float | None
     refused: str = ""  # the reason; the value is then None
-    n: int | None = None  # samples, if not those of the raw estimate
+    n: int | None = None  # samples used; None: those of the raw estimate
     needed: int | None = None  # labels for an interval of -/+ `TARGET_HALF_WIDTH`; None: no number suffices
 
 
@@ -146,21 +147,22 @@ def correct(
     For Retention, the share of objects still there, the two rates swap. Objects that the judge saw before the
     edit are easier to see: sensitivity is then a lower bound, and a share too high for it is refused.
     """
-    hit, reject = judge.specificity, judge.sensitivity  # P(counted | true), P(not counted | false)
-    if quantity == "retention":
-        hit, reject = reject, hit
+    counted_if_true, rejected_if_false = judge.specificity, judge.sensitivity  # true: the object is gone
+    if quantity == "retention":  # true: it is there
+        counted_if_true, rejected_if_false = rejected_if_false, counted_if_true
     youden = judge.youden
-    if hit is None or reject is None or youden is None or youden.low is None:
+    if counted_if_true is None or rejected_if_false is None or youden is None or youden.low is None:
         return Corrected(None, None, None, "the calibration lacks present or absent objects")
     if youden.low <= MIN_YOUDEN:
         doubt = f"sensitivity + specificity - 1 is {youden.value:.2f} and may be as low as {youden.low:.2f}"
         return Corrected(None, None, None, f"{doubt}: this judge hardly tells present from absent")
-    share = propagate(lambda r, yes, no: (r + no - 1) / (yes + no - 1), judged, hit, reject)
-    impossible = (
+    rates = counted_if_true, rejected_if_false
+    share = propagate(lambda r, yes, no: (r + no - 1) / (yes + no - 1), judged, *rates)
+    reason = (
         f"{100 * judged.value:.1f} % cannot come from a judge with these error rates: it errs otherwise on "
         "these pictures than on those of the calibration"
     )
-    return _clip_share(share, impossible)
+    return _clip_share(share, reason)
 
 
 def correct_difference(judged: Estimate, judge: Rates) -> Corrected:
@@ -170,22 +172,21 @@ def correct_difference(judged: Estimate, judge: Rates) -> Corrected:
     if youden is None or youden.low is None or youden.low <= MIN_YOUDEN:
         return Corrected(None, None, None, "this judge hardly tells present from absent")
     difference = propagate(lambda d, rate: d / rate, judged, youden)
-    value, low, high = (
-        None if end is None else min(1.0, max(-1.0, end))
-        for end in (difference.value, difference.low, difference.high)
-    )
+    ends = (difference.value, difference.low, difference.high)
+    value, low, high = (None if end is None else min(1.0, max(-1.0, end)) for end in ends)
     return Corrected(value, low, high)
 
 
-def _clip_share(share_estimate: Estimate, impossible: str, n: int | None = None) -> Corrected:
-    """A share clipped to [0, 1], with its interval; refused as `impossible` if the interval lies outside."""
-    value, low, high = share_estimate.value, share_estimate.low, share_estimate.high
+def _clip_share(estimate: Estimate, reason: str, n: int | None = None) -> Corrected:
+    """A share clipped to [0, 1], with its interval; refused with that reason if the interval is outside."""
+    low, high = estimate.low, estimate.high
     assert low is not None
     assert high is not None
     if low > 1 or high < 0:
-        return Corrected(None, None, None, impossible, n)
-    share = min(1.0, max(0.0, value))
-    low, high = min(low, low + share - value), max(high, high + share - value)
+        return Corrected(None, None, None, reason, n)
+    share = min(1.0, max(0.0, estimate.value))
+    # An end moves with the value where that widens the interval.
+    low, high = min(low, low + share - estimate.value), max(high, high + share - estimate.value)
     return Corrected(share, max(0.0, low), min(1.0, high), "", n)
 
 
@@ -209,28 +210,29 @@ def prediction_powered(
     clusters = [cluster_of[key] for key in common]
     other_clusters = [cluster_of[key] for key in others]
     weight = _tune_weight(truth, judged_common, judged_others, number_clusters([*clusters, *other_clusters]))
-    impossible = (
+    reason = (
         "the labels contradict the judge by more than there can be: are they a random part of the samples?"
     )
-    # Plain: the labels alone. Tuned: labels and verdicts.
+    # Plain: the labels alone.
     label_mean = estimates.bounded_mean(truth, clusters)
     assert label_mean is not None
     needed = _labels_needed(label_mean, 0.0, len(scored))
-    plain = replace(_clip_share(label_mean, impossible, len(common)), needed=needed)
+    plain = replace(_clip_share(label_mean, reason, len(common)), needed=needed)
+    # Tuned: labels and verdicts. label - w verdict lies in [-1, 1]; as yes and no, it has the wider interval.
     others_mean = estimates.bounded_mean(judged_others, other_clusters)
-    shift = estimates.bounded_mean(truth - weight * judged_common, clusters, -1.0, 1.0, yes_no=True)
-    if not weight or others_mean is None or shift is None:
-        return plain
-    total = propagate(lambda moved, mean: moved + weight * mean, shift, others_mean)
-    tuned = _clip_share(total, impossible, len(common))
+    rest = estimates.bounded_mean(truth - weight * judged_common, clusters, -1.0, 1.0, yes_no=True)
+    if not weight or others_mean is None or rest is None:
+        return plain  # the verdicts add nothing
+    total = propagate(lambda part, mean: part + weight * mean, rest, others_mean)
+    tuned = _clip_share(total, reason, len(common))
     if not tuned.refused and _width(tuned) >= _width(plain):
-        return plain
-    return replace(tuned, needed=_labels_needed(shift, weight * _width(others_mean) / 2, len(scored)))
+        return plain  # the labels alone are more exact
+    return replace(tuned, needed=_labels_needed(rest, weight * _width(others_mean) / 2, len(scored)))
 
 
 def _tune_weight(truth: np.ndarray, judged: np.ndarray, others: np.ndarray, numbers: np.ndarray) -> float:
-    """Weight w in [0, 1] of least cluster-robust variance of mean(truth) + w (mean(others) - mean(judged)); 0
-    with fewer than `GRADED_CLUSTERS` labelled clusters, whose variance is too uncertain.
+    """Weight w in [0, 1] of least cluster-robust variance of mean(truth) + w (mean(others) - mean(judged)): a
+    regression slope. 0 with fewer labelled clusters than `GRADED_CLUSTERS`: its variance is too uncertain.
 
     truth, judged, others  Labels (n,), verdicts on the same samples (n,) and on the others (m,).
     numbers                (n + m,) int64, the cluster of every sample.
@@ -238,18 +240,19 @@ def _tune_weight(truth: np.ndarray, judged: np.ndarray, others: np.ndarray, numb
     count = len(truth)
     if not len(others) or len(np.unique(numbers[:count])) < estimates.GRADED_CLUSTERS:
         return 0.0
-    # Part of every sample in mean(judged) - mean(others), (n + m,); its sums by cluster, (G,).
+    # Parts of samples in mean(judged) - mean(others), (n + m,); their and the labels' sums by cluster, (G,).
     parts = np.concatenate([(judged - judged.mean()) / count, (others.mean() - others) / len(others)])
-    verdicts = np.bincount(numbers, parts)  # (G,)
-    labels = np.bincount(numbers[:count], (truth - truth.mean()) / count, len(verdicts))  # (G,)
-    variance = float(verdicts @ verdicts)
-    return min(1.0, max(0.0, float(labels @ verdicts) / variance)) if variance else 0.0
+    verdict_influences = np.bincount(numbers, parts)
+    label_influences = np.bincount(numbers[:count], (truth - truth.mean()) / count, len(verdict_influences))
+    variance = float(verdict_influences @ verdict_influences)
+    slope = float(label_influences @ verdict_influences) / variance if variance else 0.0
+    return min(1.0, max(0.0, slope))
 
 
-def _labels_needed(labelled: Estimate, fixed: float, samples: int) -> int | None:
-    """Number of labels for a half-width of `TARGET_HALF_WIDTH`; None if `samples` do not suffice. The part of
-    the labels shrinks with the root of their number, `fixed`, that of the other verdicts, does not."""
-    remaining = TARGET_HALF_WIDTH**2 - fixed**2
+def _labels_needed(labelled: Estimate, verdict_half_width: float, samples: int) -> int | None:
+    """Number of labels for a half-width of `TARGET_HALF_WIDTH`; None if `samples` do not suffice. The labels'
+    part of it shrinks with the root of their number; that of the other verdicts does not."""
+    remaining = TARGET_HALF_WIDTH**2 - verdict_half_width**2
     if remaining <= 0:
         return None
     needed = math.ceil(labelled.n * (_width(labelled) / 2) ** 2 / remaining)
@@ -272,17 +275,18 @@ def cohen_kappa(first: Scores, second: Scores, cluster_of: Mapping[str, Hashable
         return None
     both = np.concatenate([first_values, second_values])
     categories, codes = np.unique(both, return_inverse=True)  # (C,), (2 n,)
-    count, (x, y) = len(categories), np.split(codes, 2)
+    count = len(categories)
+    x, y = np.split(codes, 2)  # (n,) each, category of either judge
     table = np.eye(count * count)[x * count + y]  # (n, C * C) one-hot: the cell of every pair
     return _jackknife(_kappa, table, clusters)
 
 
 def _kappa(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(B, C * C) counts -> kappa and 1 - p_e, the disagreement of chance, (B,) each."""
+    """(B, C * C) counts -> kappa and 1 - p_e, the disagreement expected by chance, (B,) each."""
     count = math.isqrt(sums.shape[1])  # C categories
     shares = (sums / sums.sum(1, keepdims=True)).reshape(-1, count, count)  # (B, C, C)
-    chance = 1 - (shares.sum(1) * shares.sum(2)).sum(1)
-    return 1 - (shares * (1 - np.eye(count))).sum((1, 2)) / chance, chance
+    chance_disagreement = 1 - (shares.sum(1) * shares.sum(2)).sum(1)
+    return 1 - (shares * (1 - np.eye(count))).sum((1, 2)) / chance_disagreement, chance_disagreement
 
 
 def krippendorff_alpha(verdicts: Sequence[Scores], cluster_of: Mapping[str, Hashable]) -> Estimate | None:
@@ -298,8 +302,8 @@ def krippendorff_alpha(verdicts: Sequence[Scores], cluster_of: Mapping[str, Hash
     ids = list(dict.fromkeys(key for judge in verdicts for key in judge))
     counts = np.zeros((len(ids), len(categories)))  # (U, C) verdicts of each category per sample
     for judge in verdicts:
-        column = np.array([judge.get(key) for key in ids], dtype=np.float64)  # (U,) None becomes NaN
-        counts += column[:, None] == np.array(categories)
+        given = np.array([judge.get(key) for key in ids], dtype=np.float64)  # (U,) None becomes NaN
+        counts += given[:, None] == np.array(categories)
     size = counts.sum(1)  # (U,) verdicts per sample
     used = size >= 2
     if not used.any():
@@ -311,27 +315,29 @@ def krippendorff_alpha(verdicts: Sequence[Scores], cluster_of: Mapping[str, Hash
 
 
 def _alpha(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(B, 1 + C) sums of unequal pairs and of verdicts -> alpha and the disagreement of chance, (B,) each."""
+    """(B, 1 + C) sums of unequal pairs and of verdicts -> alpha and the disagreement by chance, (B,) each."""
     differ, counts = sums[:, 0], sums[:, 1:]
     n = counts.sum(1)
-    chance = (n**2 - (counts**2).sum(1)) / (n * (n - 1))
-    return 1 - differ / n / chance, chance
+    chance_disagreement = (n**2 - (counts**2).sum(1)) / (n * (n - 1))
+    return 1 - differ / n / chance_disagreement, chance_disagreement
 
 
 def _jackknife(
-    function: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], table: np.ndarray, clusters: Clusters
+    statistic: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], table: np.ndarray, clusters: Clusters
 ) -> Estimate | None:
     """An estimate in [-1, 1] from the column sums of a table, (n, D), with the error of leaving out each
-    cluster once; None for NaN. function: sums, (B, D) -> estimates and disagreements of chance, (B,) each. An
-    estimate that does not exist without a cluster counts as -1."""
+    cluster once; None for NaN. statistic: sums, (B, D) -> estimates and disagreements by chance, (B,) each.
+    An estimate that does not exist without a cluster counts as -1."""
     numbers = number_clusters(clusters)
     sums = np.stack([np.bincount(numbers, column) for column in table.T], 1)  # (G, D)
-    total = sums.sum(0)[None]
+    total = sums.sum(0)[None]  # (1, D)
     with np.errstate(invalid="ignore", divide="ignore"):
-        [value], [chance] = function(total)
-        leave_one_out, _ = function(total - sums)  # (G,)
+        [value], [chance_disagreement] = statistic(total)
+        leave_one_out, _ = statistic(total - sums)  # (G,)
     if np.isnan(value):
         return None
     influences = np.nan_to_num(leave_one_out, nan=-1.0, neginf=-1.0) - value  # (G,)
-    n, sizes = len(table) * min(1.0, 2 * float(chance)), np.bincount(numbers)
+    sizes = np.bincount(numbers)  # (G,)
+    # Rare dissent tells as much as fewer samples with even odds, whose disagreement by chance is 1/2.
+    n = len(table) * min(1.0, 2 * float(chance_disagreement))
     return estimate_bounded(float(value), influences * (len(sizes) - 1) / len(sizes), sizes, n, -1.0)

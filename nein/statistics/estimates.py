@@ -251,21 +251,16 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class PairedTest:
-    """The difference of two runs over the samples scored in both.
-
-    p           Two-sided: below 0.05 if the interval excludes 0, never below `least`; 1.0 for equal values,
-                None for fewer than `TEST_CLUSTERS` clusters, or unbounded values without a standard error.
-    least       The smallest possible p of a sign-flip test of G clusters, 2 / 2^G; None for unbounded values.
-    detectable  The smallest true difference that is found with probability `POWER`.
-    needed      Clusters to find the observed difference with that probability; None for equal values.
-    """
+    """The difference of two runs over the samples scored in both."""
 
     difference: Estimate
     means: tuple[float, float]  # of both runs
+    #: Two-sided: below 0.05 if the interval excludes 0, never below `least`; 1.0 for equal values, None for
+    #: fewer than `TEST_CLUSTERS` clusters, or unbounded values without a standard error.
     p: float | None
-    least: float | None
-    detectable: float | None
-    needed: int | None
+    least: float | None  # smallest p of a sign-flip test of G clusters, 2 / 2^G; None: unbounded values
+    detectable: float | None  # smallest true difference that is found with probability `POWER`
+    needed: int | None  # clusters to find the observed difference with that probability; None: equal values
 
 
 def pairs_test(

@@ -291,9 +291,7 @@ def add_article(noun: str, *, some: bool = False) -> str:
 
 def find_named(captions: Sequence[str], objects: Sequence[str]) -> list[str]:
     """Those of the objects that a caption names, in singular or plural, and so are surely present."""
-    text, named = " ".join(captions), []
-    for noun in objects:
-        forms = f"{re.escape(noun)}|{re.escape(plural(noun))}"
-        if re.search(rf"(?<![\w-])(?:{forms})(?![\w-])", text, flags=re.IGNORECASE):
-            named.append(noun)
-    return named
+    text = " ".join(captions)
+    forms = [f"{re.escape(noun)}|{re.escape(plural(noun))}" for noun in objects]
+    matches = [re.search(rf"(?<![\w-])(?:{either})(?![\w-])", text, re.IGNORECASE) for either in forms]
+    return [noun for noun, match in zip(objects, matches, strict=True) if match]

@@ -120,6 +120,6 @@ def test_only_classes_and_checkpoints_that_take_them_get_them(kontext, checkpoin
 
 
 def test_weights_on_the_hub_are_fetched_with_their_editor():
-    found = editors.origins("flux-kontext", lora="owner/name@v2:tuned.safetensors")
+    found = editors.find_needs("flux-kontext", lora="owner/name@v2:tuned.safetensors")
     assert Need("owner/name", "v2", files=("tuned.safetensors",)) in found
-    assert Need("owner/name", files=(FILE,)) in editors.origins("ip2p", lora="owner/name")
+    assert Need("owner/name", files=(FILE,)) in editors.find_needs("ip2p", lora="owner/name")
