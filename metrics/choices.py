@@ -188,8 +188,8 @@ class JudgeChoices:
         prompts = [[template.ask_caption(caption) for caption in row] for row in captions]
         replies = []
         for row, answers in zip(questions, self.judge.ask(images, prompts), strict=True):
-            rest = iter(answers)  # one per option of the first question, then of the second, ...
-            replies.append([_combine(list(islice(rest, len(q.texts))), scorings) for q in row])
+            remaining = iter(answers)  # one per option of the first question, then of the second, ...
+            replies.append([_combine(list(islice(remaining, len(q.texts))), scorings) for q in row])
         return replies
 
 

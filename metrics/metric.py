@@ -285,9 +285,9 @@ def score(metrics: Sequence[Metric], batch: Batch) -> dict[str, list[Score]]:
             usable[metric.images] = faults, replace(batch, items=items, names=names, _computed={})
         faults, part = usable[metric.images]
         scored = isolate(lambda items: metric.score(part.select(items)), part.items)  # noqa: B023 - called at once
-        places = [index for index, fault in enumerate(faults) if fault is None]  # of the scored items
+        indices = [index for index, fault in enumerate(faults) if fault is None]  # of the scored items
         results: list[Any] = list(faults)  # per item: a Score, or why there is none
-        for index, result in zip(places, scored, strict=True):
+        for index, result in zip(indices, scored, strict=True):
             results[index] = result
         scores[metric.name] = [Score(None, r) if isinstance(r, str) else r for r in results]
     return scores

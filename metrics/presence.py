@@ -138,8 +138,8 @@ class JudgedBatch:
         if self.kind == "ovd":
             for detections in self.judge.detect(images, words, self.settings.threshold):
                 replies: dict[str, Reply] = {}
-                for word, found in detections.items():
-                    replies[word] = {"score": found.score, "box": [round(x, 2) for x in found.box]}
+                for word, detection in detections.items():
+                    replies[word] = {"score": detection.score, "box": [round(x, 2) for x in detection.box]}
                 yield replies
             return
         answers = self.judge.ask(images, [[self.write_question(word) for word in row] for row in words])

@@ -210,7 +210,7 @@ def _run_benchmark(
     if objects and config.on == "ray":
         raise UserError(f"on='ray' computes in other processes, which lack {', '.join(objects)}; omit `on`.")
     with contextlib.closing(start(config)) as executor:
-        models = {name: load(name, given, executor.device) for name, given in objects.items()}
+        models = {name: load(name, user_object, executor.device) for name, user_object in objects.items()}
         if config.out is None and models:  # a folder for these models, by three of their names and a digest
             digest = json_digest({name: model.fingerprint for name, model in models.items()})[:8]
             config.out = f"{config.out_dir}-{'-'.join([*models][:3])}-{digest}"

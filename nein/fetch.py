@@ -96,8 +96,8 @@ def download(need: Need, *, dry_run: bool = False) -> list[Any]:
         repository: dict[str, Any] = {"repo_type": need.kind, "revision": need.revision}
         names = choose_files(need, HfApi().list_repo_files(need.reference, **repository))
         patterns = [*map(glob.escape, names)]
-        found = snapshot_download(need.reference, **repository, dry_run=dry_run, allow_patterns=patterns)
-        return list(found) if dry_run else []
+        downloads = snapshot_download(need.reference, **repository, dry_run=dry_run, allow_patterns=patterns)
+        return list(downloads) if dry_run else []
     except errors.GatedRepoError:
         page = f"{constants.ENDPOINT}/{'datasets/' if need.kind == 'dataset' else ''}{need.reference}"
         raise Refused(

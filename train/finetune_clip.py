@@ -60,8 +60,8 @@ def train(config: ClipConfig, session: Session) -> Path:
 
     # -------------------------------------------------------------------------------- processes and batches
     accelerator, processes, device = session.accelerator, session.processes, session.accelerator.device
-    given = {"--batch-size": config.batch_size, "--questions-per-step": config.questions_per_step}
-    for flag, count in given.items():
+    counts = {"--batch-size": config.batch_size, "--questions-per-step": config.questions_per_step}
+    for flag, count in counts.items():
         if count % processes.size:
             raise UserError(
                 f"{flag} {count} does not divide into {processes.size} processes; pass a multiple."

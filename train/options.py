@@ -99,10 +99,10 @@ class Learning(RunOptions):
     def parse_line(cls, argv: Sequence[str]) -> tuple[Any, bool]:
         """(options of a command line, whether `--dry-run` was given). Raises UserError."""
         config, dry_run = options.read(cls, argv, prog=cls.PROG, description=cls.DESCRIPTION)
-        given = {"--steps", "--epochs"} & {word.partition("=")[0] for word in argv}
-        if given == {"--steps"}:  # replaces the preset's epochs
+        flags = {"--steps", "--epochs"} & {word.partition("=")[0] for word in argv}
+        if flags == {"--steps"}:  # replaces the preset's epochs
             config.epochs = None
-        elif given == {"--epochs"}:
+        elif flags == {"--epochs"}:
             config.steps = None
         if (config.epochs is None) == (config.steps is None):
             sets_one = f"--{cls.preset_option} sets one of them"

@@ -132,11 +132,11 @@ class Endpoint(Chat):
 
         omitted = 0  # number of optional parts that are omitted on trial
         while True:  # ends: every refusal omits one more part, or is raised
-            known = [part for part in (*needed, *optional) if not self.adapted.keys() & part.keys()]
-            droppable = [part for part in known if part in optional]
+            parts = [part for part in (*needed, *optional) if not self.adapted.keys() & part.keys()]
+            droppable = [part for part in parts if part in optional]
             on_trial = droppable[:omitted]
             request = {self.adapted.get(key, key): value for key, value in body.items()}
-            for part in known:
+            for part in parts:
                 if part not in on_trial:
                     request |= part
             request |= self._options.get("extra_body", {})
@@ -147,7 +147,7 @@ class Endpoint(Chat):
                 if not error.of_a_part:
                     raise
                 changes = {"max_tokens": {"max_tokens": "max_completion_tokens"}}  # refused -> for `adapted`
-                for part in known:
+                for part in parts:
                     for key in part:
                         changes[key] = dict.fromkeys(part, "")
                 named = [key for key in error.named_parts if key in request and key in changes]

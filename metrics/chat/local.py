@@ -177,8 +177,8 @@ def letter_tokens(tokenizer: Any) -> dict[str, list[int]]:
     for letter in LETTERS:
         # The letter alone, and after the marks by which vocabularies write a space before a word.
         ids = [tokenizer.convert_tokens_to_ids(f"{mark}{letter}") for mark in ("", "▁", "Ġ")]
-        known = {token for token in ids if token not in (None, tokenizer.unk_token_id)}
-        tokens_of[letter] = _first_tokens(tokenizer, (letter, f" {letter}")) | known
+        marked = {token for token in ids if token not in (None, tokenizer.unk_token_id)}
+        tokens_of[letter] = _first_tokens(tokenizer, (letter, f" {letter}")) | marked
     counts = Counter(token for ids in tokens_of.values() for token in ids)
     return {letter: sorted(token for token in ids if counts[token] == 1) for letter, ids in tokens_of.items()}
 

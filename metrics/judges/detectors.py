@@ -131,10 +131,10 @@ class Owlv2Detector(_Detector):
             values, boxes_of_best = best.values.tolist(), corners[best.indices].tolist()  # (L,), (L, 4)
             counts = (scores > threshold).sum(0).tolist()  # (L,)
             named = find_named_scores(own_logits).tolist()  # (L,)
-            found = {}
+            by_label = {}
             for k, label in enumerate(row):
-                found[label] = Detection(values[k], counts[k], box=tuple(boxes_of_best[k]), named=named[k])
-            detections.append(found)
+                by_label[label] = Detection(values[k], counts[k], box=tuple(boxes_of_best[k]), named=named[k])
+            detections.append(by_label)
         return detections
 
 

@@ -47,8 +47,8 @@ def show(options: DataPageConfig) -> str:
     figures = frames.frame(rows, task="counts")
     # Cards of some samples.
     drawn = {*cards.choose_ids([card.id for card in every], options.shown)}
-    shown = [card for card in every if card.id in drawn]
-    with_images = (dataclasses.replace(card, pictures=[*map(_thumbnail, card.pictures)]) for card in shown)
+    chosen = [card for card in every if card.id in drawn]
+    with_images = (dataclasses.replace(card, pictures=[*map(_thumbnail, card.pictures)]) for card in chosen)
     subtitle = f"{len(every):,} samples, {len(drawn):,} of them shown."
     parts = [cards.make_browser(cards.Samples([], []), lambda: with_images)]
     sections = [Section("counts", "Counts", [COUNTS])]

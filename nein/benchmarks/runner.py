@@ -230,8 +230,8 @@ class Benchmark:
         unfinished = [run.folder.path for run in runs if run.partial]
         reported = [entry for entry in finished if entry.folder.path not in unfinished]
         if self.reports_all:
-            own = {run.folder.path for run in runs}
-            others = [path for path in find_runs(config.out_dir) if path not in own]
+            own_paths = {run.folder.path for run in runs}
+            others = [path for path in find_runs(config.out_dir) if path not in own_paths]
             complete = [path for path in others if Folder(path).is_complete]
             unfinished += [path for path in others if path not in complete]
             reported += self.load_finished(complete)

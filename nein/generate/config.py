@@ -168,14 +168,14 @@ class NegbenchConfig(Preset, Limit, Seed, RuntimeOptions, Output):
     def needs(self) -> list[Need]:
         from nein.models import needs
 
-        found: list[Need] = []
+        needed: list[Need] = []
         if editor := self.maker_for("editor"):
-            found += needs.editor_needs([editor], self.preset, {"steps": self.steps})
+            needed += needs.editor_needs([editor], self.preset, {"steps": self.steps})
         if (pipeline := self.maker_for("text")) and (need := Need.parse(pipeline)):
-            found.append(need)
+            needed.append(need)
         if self.source == "pairs" or self.verify != "none":
-            found += needs.model_needs("ovd", self.detector)
-        return [*found, *needs.model_needs("llm", self.llm.model)] if self.asks_llm else found
+            needed += needs.model_needs("ovd", self.detector)
+        return [*needed, *needs.model_needs("llm", self.llm.model)] if self.asks_llm else needed
 
     def check(self) -> None:
         source, from_captions = f"--source {self.source}", self.concepts == "llm"

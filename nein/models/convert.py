@@ -110,15 +110,15 @@ def read_file(path: Path, *, ema: bool | None = None, config: str | None = None)
     # Configurations and tokenizer
     reference = config or DEFAULT_CONFIG
     parsed = parse_reference(reference)
-    where: dict[str, Any] = {"pretrained_model_name_or_path": parsed.name, "revision": parsed.revision}
+    source: dict[str, Any] = {"pretrained_model_name_or_path": parsed.name, "revision": parsed.revision}
     with explain_errors(reference):
-        unet_config = diffusers.UNet2DConditionModel.load_config(**where, subfolder="unet")
-        vae_config = diffusers.AutoencoderKL.load_config(**where, subfolder="vae")
-        text_config = CLIPTextConfig.from_pretrained(**where, subfolder="text_encoder")
-        tokenizer = CLIPTokenizer.from_pretrained(**where, subfolder="tokenizer")
-        index = diffusers.StableDiffusionInstructPix2PixPipeline.load_config(**where)
+        unet_config = diffusers.UNet2DConditionModel.load_config(**source, subfolder="unet")
+        vae_config = diffusers.AutoencoderKL.load_config(**source, subfolder="vae")
+        text_config = CLIPTextConfig.from_pretrained(**source, subfolder="text_encoder")
+        tokenizer = CLIPTokenizer.from_pretrained(**source, subfolder="tokenizer")
+        index = diffusers.StableDiffusionInstructPix2PixPipeline.load_config(**source)
         _, class_name = index["scheduler"]
-        scheduler_config = getattr(diffusers, class_name).load_config(**where, subfolder="scheduler")
+        scheduler_config = getattr(diffusers, class_name).load_config(**source, subfolder="scheduler")
     unet_config["in_channels"] = in_channels
 
     # Models, first without memory, then with the tensors under diffusers' names

@@ -89,8 +89,8 @@ class ScoreTable:
     @property
     def scored(self) -> ScoreTable:
         """The rows with a value."""
-        known = ~np.isnan(self.values)
-        return self if known.all() else ScoreTable(self.frame[known])
+        is_scored = ~np.isnan(self.values)
+        return self if is_scored.all() else ScoreTable(self.frame[is_scored])
 
     @property
     def values(self) -> np.ndarray:

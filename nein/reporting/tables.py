@@ -255,9 +255,9 @@ def make_sheets(tables: Iterable[Table], frame: pd.DataFrame) -> list[Sheet]:
 # --- formats of a sheet ----------------------------------------------------------------------
 def format_plain(sheet: Sheet, lines: int) -> str:
     """A sheet for a terminal: its title above the table, which has at most `lines` rows."""
-    kept = len(sheet.rows) if len(sheet.rows) <= lines else lines - 1  # one line says how many are left out
-    end = f"\n... {len(sheet.rows) - kept} rows more" if kept < len(sheet.rows) else ""
-    return f"{sheet.title}\n{format_rows(sheet.rows[:kept], sheet.columns, 'simple')}{end}"
+    count = len(sheet.rows) if len(sheet.rows) <= lines else lines - 1  # one line says how many are left out
+    end = f"\n... {len(sheet.rows) - count} rows more" if count < len(sheet.rows) else ""
+    return f"{sheet.title}\n{format_rows(sheet.rows[:count], sheet.columns, 'simple')}{end}"
 
 
 def format_markdown(

@@ -71,11 +71,11 @@ class NegvqaConfig(Evaluation, Blind):
     def needs(self) -> list[Need]:
         from nein.models import needs, references
 
-        found: list[Need] = []
+        needed: list[Need] = []
         for name in self.model:
             reference = references.split_label(name)[1]
-            found += needs.model_needs("vqa", self.judge if reference == "judge" else reference)
-        return [*found, *needs.model_needs("llm", self.matcher_model), *needs.data_needs(self.data)]
+            needed += needs.model_needs("vqa", self.judge if reference == "judge" else reference)
+        return [*needed, *needs.model_needs("llm", self.matcher_model), *needs.data_needs(self.data)]
 
     def check(self) -> None:
         if not self.scoring:

@@ -105,8 +105,8 @@ def _notes(finished: Sequence[Finished]) -> list[str]:
         notes.append("These are not NegVQA's own questions: no number here is comparable with its Table 1.")
     for run in finished:
         if run.manifest["identity"].get("asking") == "options":
-            asked = "the judge answers yes or no to one option at a time; 'generated' is the only option with"
-            notes.append(f"{run.name}: {asked} a yes, 'logprob' the one with the likelier yes.")
+            asks = "the judge answers yes or no to one option at a time; 'generated' is the only option with"
+            notes.append(f"{run.name}: {asks} a yes, 'logprob' the one with the likelier yes.")
     return notes
 
 

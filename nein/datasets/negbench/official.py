@@ -65,8 +65,8 @@ def iter_rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, dict[str
             is_empty = True
             for row in reader:
                 if None in row or None in row.values():  # as csv marks a row of another length
-                    how = f"{'more' if None in row else 'fewer'} cells than the header's {len(columns)}"
-                    raise UserError(f"'{path}', line {reader.line_num}: the row has {how}.")
+                    length = f"{'more' if None in row else 'fewer'} cells than the header's {len(columns)}"
+                    raise UserError(f"'{path}', line {reader.line_num}: the row has {length}.")
                 yield reader.line_num, row
                 is_empty = False
             if is_empty:

@@ -72,12 +72,12 @@ def find_polarity(sentence: str, noun: str) -> Polarity:
 
     >>> find_polarity("A dog runs on the beach, without a cat in sight.", "cat")
     'denied'"""
-    found = {_classify_mention(sentence, span) for span in find_mentions(sentence, noun)}
-    if not found:
+    polarities = {_classify_mention(sentence, span) for span in find_mentions(sentence, noun)}
+    if not polarities:
         return "missing"
-    if "unclear" in found:
+    if "unclear" in polarities:
         return "unclear"
-    return "both" if len(found) > 1 else found.pop()
+    return "both" if len(polarities) > 1 else polarities.pop()
 
 
 def denies(sentence: str) -> bool:
@@ -141,9 +141,9 @@ def _classify_mention(sentence: str, span: tuple[int, int]) -> Literal["affirmed
         elif match.start() >= span[1]:
             end = match.start()
             break
-    before, behind = text[start : span[0]], text[span[1] : end]
-    if _DOUBLE_DENIAL.search(before) or _DOUBLE_DENIAL.search(behind) or _HEDGED.search(before):
+    before, after = text[start : span[0]], text[span[1] : end]
+    if _DOUBLE_DENIAL.search(before) or _DOUBLE_DENIAL.search(after) or _HEDGED.search(before):
         return "unclear"
-    if _HEDGED_BEHIND.search(behind):
+    if _HEDGED_BEHIND.search(after):
         return "unclear"
-    return "denied" if _DENIES_AHEAD.search(before) or _DENIES_BACK.search(behind) else "affirmed"
+    return "denied" if _DENIES_AHEAD.search(before) or _DENIES_BACK.search(after) else "affirmed"

@@ -160,10 +160,10 @@ def plan_scenes(client: Client, names: Sequence[str], seed: int) -> dict[str, Pa
         objects = _clean_names(scene.objects)
         further = _clean_names([scene.extra]) + _clean_names([scene.other])  # two, if the names are usable
         texts = (scene.caption, scene.caption_with_extra)
-        found = [[polarity.find_polarity(text, noun) for noun in (*objects, *further)] for text in texts]
+        polarities = [[polarity.find_polarity(text, noun) for noun in (*objects, *further)] for text in texts]
         affirmed = ["affirmed"] * len(objects)
         expected = [[*affirmed, "missing", "missing"], [*affirmed, "affirmed", "missing"]]
-        if len(objects) < 2 or found != expected:
+        if len(objects) < 2 or polarities != expected:
             plans[name] = "the sentences of a scene contradict its objects"
             continue
         extra, other = further

@@ -245,12 +245,12 @@ def plan_edit(loaded: LoadedImage, vocabulary: Sequence[str], seed: int) -> Pair
     if isinstance(pixels, str):
         return pixels
     caption = rng.choice(image.captions)
-    extra, *rest = rng.sample(absent, min(2, len(absent)))
+    extra, *others = rng.sample(absent, min(2, len(absent)))
     # "A dog on a beach" -> "A dog on a beach. There is a car."
     added = f"{caption.rstrip().removesuffix('.')}. There is {families.add_article(extra, some=True)}."
     return PairPlan(
         id=image.id, caption=caption, caption_with=added, objects=image.positives, extra=extra,
-        other=rest[0] if rest else "", source_id=image.cluster, start=pixels,
+        other=others[0] if others else "", source_id=image.cluster, start=pixels,
     )  # fmt: skip
 
 

@@ -255,9 +255,9 @@ def apply_paraphrases(tasks: Tasks, texts: Mapping[str, str | None]) -> Tasks:
     reworded: Tasks = {}
     for stem in REPHRASED:
         for record in tasks.get(stem, ()):
-            found = [texts.get(name) for name, _ in list_texts(record)]
-            paraphrases = [text for text in found if text is not None]
-            if len(paraphrases) < len(found):
+            new_texts = [texts.get(name) for name, _ in list_texts(record)]
+            paraphrases = [text for text in new_texts if text is not None]
+            if len(paraphrases) < len(new_texts):
                 continue
             if isinstance(record, RetrievalItem):
                 record = replace(record, captions=tuple(paraphrases))

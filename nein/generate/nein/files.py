@@ -147,7 +147,7 @@ class NeinMaker(Maker):
     # --- the data set ----------------------------------------------------------------------
     def make_annotation(self, outcome: Outcome) -> dict[str, str]:
         """Record of NeIn's annotation file; with the family of negation if there are others than "plain"."""
-        annotation = {key: outcome.line[own] for key, own in FIELDS.items()}
+        annotation = {key: outcome.line[field] for key, field in FIELDS.items()}
         if self.config.family_labels == ["plain"]:
             del annotation["family"]
         return annotation
@@ -196,8 +196,8 @@ class NeinMaker(Maker):
         config, records, models = self.config, self.records, self.folder.models()
         accepted = [outcome.line for outcomes in self.splits.values() for outcome in outcomes]
         # A local folder's last part alone: its path would name the machine.
-        given = {"itm": config.models.itm, "editor": config.editor, "vqa": config.models.vqa}
-        names = {kind: Path(name).name if name[0] in "/~." else name for kind, name in given.items()}
+        models_used = {"itm": config.models.itm, "editor": config.editor, "vqa": config.models.vqa}
+        names = {kind: Path(name).name if name[0] in "/~." else name for kind, name in models_used.items()}
         fingerprints = {kind: models[kind]["fingerprint"] for kind in names if kind in models}
         return {
             "data_sha256": self.content_hash(), "images": len(records),
