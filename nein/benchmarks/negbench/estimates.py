@@ -257,11 +257,10 @@ def _estimate_beaf(table: ScoreTable) -> Figures:
     yield answered_yes.figure(metric="precision", type="all")
     yield should_be_yes.figure(metric="recall", type="all")
     understood = table.where(metric="joint", type=REMOVED).scored.values  # TU
-    one_right = {"metric": "pair", "type": KEPT, "outcome": OUTCOMES[1:3]}
-    undecided = table.where(**one_right).scored.values  # two rows per pair, so their mean is ID / 2
+    undecided = table.where(metric="pair", type=KEPT, outcome=OUTCOMES[1:3]).scored.values
     means = {
         "F1": (answered_yes.values, should_be_yes.values),
-        "F1 (TU, ID)": (understood, 1 - 2 * undecided),
+        "F1 (TU, ID)": (understood, 1 - 2 * undecided),  # two rows per pair, so their mean is ID / 2
     }
     for metric, (first, second) in means.items():
         value = None
@@ -300,8 +299,7 @@ def _estimate_minimal_pairs(table: ScoreTable) -> Figures:
         yield figure(estimate, unit="", unscored=unscored, metric="effect", part=part)
     for part, estimate in two_way.shares(scores, clusters).items():
         yield figure(estimate, unit="%", unscored=unscored, metric="part", part=part)
-    text_alone = two_way.text_alone(scores, clusters)
-    yield figure(text_alone, unit="%", unscored=unscored, metric="text alone")
+    yield figure(two_way.text_alone(scores, clusters), unit="%", unscored=unscored, metric="text alone")
     if not are_answers:
         same_caption = two_way.same_caption(scores, clusters)
         yield figure(same_caption, unit="%", unscored=unscored, metric="same caption")

@@ -18,6 +18,7 @@ IMAGE_FAILED, MODEL_FAILED = "picture", "model"  # why a row is tried again (`fa
 
 _FAILURE = {"reason": str, "failed": str}  # of every row without a value
 _ENCODED = record({"name": str, "key": str, "reason": str, "cut": NotRequired[bool]})
+_ANSWER = {"id": str, "answer": str | None, "letter": str | None, "chosen": int | None}
 _VERDICT = {"id": str, "source": str, "kind": str, "thing": str, "asked": bool, "rank": int, "image": str}
 _SUMMARY = {
     **dict.fromkeys(("model", "dataset", "title", "preset", "protocol", "kind"), str),
@@ -34,9 +35,7 @@ class ResultsDir(Folder):
     row_types: ClassVar = {
         PICTURES: _ENCODED,
         SENTENCES: _ENCODED,
-        ANSWERS: record(
-            {"id": str, "answer": str | None, "letter": str | None, "chosen": int | None, **_FAILURE}
-        ),
+        ANSWERS: record({**_ANSWER, **_FAILURE}),
         SCORES: record({"id": str, "scores": list[float] | None, **_FAILURE}),
         VERDICTS: record({**_VERDICT, "absent": float | None, **_FAILURE}),
     }

@@ -84,9 +84,8 @@ def find_images(
     gallery = [name for name in task.references if name in pictures.rows]
     gallery_rows = np.array([pictures.rows[name] for name in gallery], dtype=np.int64)  # (G,)
     caption_rows = np.array([texts.rows[text] for text in captions], dtype=np.int64)  # (N,)
-    rows = caption_rows, gallery_rows
-    entries = retrieval.find_top(texts.features, pictures.features, *rows, DEPTH, seeds)  # (N, DEPTH)
-    return [tuple(gallery[k] for k in row) for row in entries]
+    entries = retrieval.find_top(texts.features, pictures.features, caption_rows, gallery_rows, DEPTH, seeds)
+    return [tuple(gallery[k] for k in row) for row in entries]  # entries: (N, DEPTH)
 
 
 def list_unsearched(task: RetrievalTask) -> Iterator[tuple[Query, str]]:

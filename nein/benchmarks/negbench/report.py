@@ -221,8 +221,8 @@ class Sample(NamedTuple):  # what a card shows
     caption: str = ""  # of the item
 
 
-#: (run, task, card name -> drawn sample) -> (card name, reply) pairs; names that were not drawn are ignored.
-ReplyReader = Callable[[ModelTasks, Any, Mapping[str, Sample]], Iterator[tuple[str, Any]]]
+Replies = Iterator[tuple[str, Any]]  # (card name, reply); names that were not drawn are ignored
+ReplyReader = Callable[[ModelTasks, Any, Mapping[str, Sample]], Replies]  # arguments: run, task, drawn
 
 
 def _list_tasks(runs: RunsByModel, task_type: type[Any]) -> Iterator[tuple[str, ModelTasks, Any]]:
@@ -281,13 +281,14 @@ def make_question_cards(runs: RunsByModel, limit: int = MAX_QUESTIONS) -> Iterat
         )
 
 
-def _read_choice_rows(run: ModelTasks, task: Any, drawn: Mapping[str, Sample]) -> Iterator[tuple[str, Row]]:
+def _read_choice_rows(run: ModelTasks, task: Any, drawn: Mapping[str, Sample]) -> Replies:
+    """Yields (card name, `scoring.make_choice_row`) for every question of the task, drawn or not."""
     return ((f"{run.data.name}/{task.key}/{row['id']}", row) for row in scoring.read_rows(run, task))
 
 
 def _make_reply(question: Question, row: Row | None) -> cards.CardReply | None:
-    """The model's choice, with a line per option in the order shown. row: of `scoring.make_choice_row`, with
-    the choice as shares of the options (None: no choice) and the credit, the share of the right one."""
+    """The model's choice, with a line per option in the order shown. row: of `scoring.make_choice_row`:
+    "shares" is the choice as shares of the options (None: no choice), "credit" the share of the right one."""
     if row is None:
         return None
     answer = row.get("answer") or ""  # of a generative model
@@ -297,7 +298,7 @@ def _make_reply(question: Question, row: Row | None) -> cards.CardReply | None:
     labels = [question.options[k].label for k in _list_chosen(row)]
     templates = dict.fromkeys(_name_template(question, k) for k in _list_chosen(row))
     lines = []  # (option, template, share, score)
-    for letter, k in zip(LETTERS, row["shown"], strict=False):
+    for letter, k in zip(LETTERS, row["shown"], strict=False):  # there are more letters than options
         score = f"{row['scores'][k]:.3f}" if row.get("scores") else ""
         share = f"{100 * row['shares'][k]:.0f} %"
         lines.append((f"{letter}: {question.options[k].label}", _name_template(question, k), share, score))
@@ -334,13 +335,10 @@ def make_caption_cards(runs: RunsByModel, limit: int = MAX_CAPTIONS) -> Iterator
             labeled_images += [(f"{model}: {rank}", image) for rank, image in enumerate(images or (), 1)]
         thumbnails = [(label, _make_thumbnail(task, image, 128)) for label, image in labeled_images]
         facets = {"Task": [f"{title}, {task.key}"]}
-        aside = f"{title} · retrieval"
-        yield cards.Card(name, caption, aside, facets=facets, values=scores, pictures=thumbnails)
+        yield cards.Card(name, caption, f"{title} · retrieval", facets, values=scores, pictures=thumbnails)
 
 
-def _find_first_images(
-    run: ModelTasks, task: Any, drawn: Mapping[str, Sample]
-) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _find_first_images(run: ModelTasks, task: Any, drawn: Mapping[str, Sample]) -> Replies:
     """Yields (card name, first images found) for each drawn caption of this task that was encoded."""
     pictures, texts = run.read_features(task)
     captions = {}  # card name -> caption

@@ -121,10 +121,8 @@ class Task:
 
     def map_records(self: AnyTask, change: Callable[[Any], Any]) -> AnyTask:
         """A copy with changed records; records for which `change` returns None are dropped."""
-        parts: Any = {}
-        for part in self.parts:
-            parts[part] = tuple(filter(None, map(change, getattr(self, part))))
-        return replace(self, **parts)  # type: ignore[type-var]
+        changed: Any = {part: tuple(filter(None, map(change, getattr(self, part)))) for part in self.parts}
+        return replace(self, **changed)  # type: ignore[type-var]
 
     def limit(self: AnyTask, count: int) -> AnyTask:
         """The task with its first images and all their captions, or with its first questions."""
@@ -150,8 +148,8 @@ class Task:
     @property
     def references(self) -> list[str]:
         """All images, each once, in the order of the records, then of the gallery."""
-        shown = [image for record in self.records for image in record.images]
-        return list(dict.fromkeys([*shown, *self.gallery]))
+        own_images = (image for record in self.records for image in record.images)
+        return list(dict.fromkeys([*own_images, *self.gallery]))
 
     @property
     def sentences(self) -> list[str]:
