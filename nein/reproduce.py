@@ -60,8 +60,7 @@ _MCQ = "repository, results/mcq/"  # folder of the authors' repository
 _OPEN_CLIPS = "clip-laion400m,clip-datacomp"
 _WITH_RETRIEVAL = {"tasks": "all", "features": "unnormalised"}  # options with retrieval, too
 _FIGURES = {"datasets": "coco,chexpert", "variants": "all", **_WITH_RETRIEVAL}
-#: By the names that users type.
-TABLES = {
+TABLES = {  # by the names that users type
     "nein-table3": Table(
         "NeIn (CVPR Workshops 2025), Table 3",
         "nein",
@@ -166,8 +165,7 @@ def agreement(published: PaperEstimate, ours: Mapping[str, Any], preset: str, li
     return "yes" if ours["low"] <= published.value <= ours["high"] else "no"
 
 
-#: Options of the benchmark's command that name paths; the others are printed, and written to `FILE`.
-PATH_OPTIONS = ("data", "images", "image-root", "cache", "negated")
+PATH_OPTIONS = ("data", "images", "image-root", "cache", "negated")  # their values are not written to `FILE`
 
 
 def run(config: ReproduceConfig) -> str | None:
@@ -176,18 +174,19 @@ def run(config: ReproduceConfig) -> str | None:
     from nein.engine import atomic
     from nein.engine.folder import Folder
 
-    benchmark, command_options = config.benchmark, config.benchmark_options()
+    command_options = config.benchmark_options()
     with contextlib.closing(start(command_options)) as executor:
-        benchmark(command_options, executor)
+        config.benchmark(command_options, executor)
         if not executor.concludes:
             return None
-        folders = [Folder(run.folder.path) for run in benchmark.runs(command_options, executor.device)]
+        folders = [Folder(run.folder.path) for run in config.benchmark.runs(command_options, executor.device)]
     # Columns with several entries in the published table; the others are not printed.
-    published = benchmark.paper_estimates(TABLES[config.table].source, None)
-    distinct = {(column, entry) for value in published for column, entry in value.key.items()}
+    published = config.benchmark.paper_estimates(TABLES[config.table].source, None)
+    distinct = {(column, name) for value in published for column, name in value.key.items()}
     varying = [column for column, count in Counter(column for column, _ in distinct).items() if count > 1]
     compared = [_compare(config, folder, varying) for folder in folders]
-    runs, rows = [run for run, _ in compared], [row for _, run_rows in compared for row in run_rows]
+    runs = [entry for entry, _ in compared]
+    rows = [row for _, run_rows in compared for row in run_rows]
     changed: Json = {}  # without paths of this machine
     for name, value in config.run.items():
         if name not in PATH_OPTIONS:
@@ -243,8 +242,7 @@ def _write_text(config: ReproduceConfig, changed: Json, rows: list[list[str]], r
     verdicts = Counter(row[-1] for row in rows)
     if comparable := verdicts["yes"] + verdicts["no"]:
         rule = "the published value lies in our 95 % interval"
-        rest = len(rows) - comparable
-        more = f"\n{rest} estimates cannot be compared." if rest else ""
+        more = f"\n{rest} estimates cannot be compared." if (rest := len(rows) - comparable) else ""
         parts.append(f"{verdicts['yes']} of {comparable} comparable estimates agree ({rule}).{more}")
     else:
         parts.append("Nothing is comparable.")

@@ -129,10 +129,10 @@ def make_pasted_cases(annotations: coco.Annotations, seed: int) -> list[Case]:
 
 
 def paste(
-    decode: Decode, decode_donor: Decode, thing: coco.Instance, position: tuple[float, float]
+    decode: Decode, decode_donor: Decode, thing: coco.Instance, place: tuple[float, float]
 ) -> np.ndarray:
     """An image, (H, W, 3) uint8, with the donor's pixels in the thing's box and polygons pasted in, shrunk to
-    half of the image if larger. position: (x, y) of the upper left corner, as fractions of the free room."""
+    half of the image if larger. place: (x, y) of the upper left corner, as fractions of the free room."""
     canvas, donor = Image.fromarray(decode()), Image.fromarray(decode_donor())
     x, y, width, height = thing.box or (0, 0, *donor.size)
     right, lower = min(donor.width, int(np.ceil(x + width))), min(donor.height, int(np.ceil(y + height)))
@@ -142,7 +142,7 @@ def paste(
         ImageDraw.Draw(mask).polygon([float(value) for value in polygon], fill=255)
     factor = min(1.0, canvas.width / 2 / part.width, canvas.height / 2 / part.height)  # never enlarged
     size = (max(1, round(part.width * factor)), max(1, round(part.height * factor)))
-    corner = round(position[0] * (canvas.width - size[0])), round(position[1] * (canvas.height - size[1]))
+    corner = round(place[0] * (canvas.width - size[0])), round(place[1] * (canvas.height - size[1]))
     canvas.paste(part.resize(size), corner, mask.crop(box).resize(size))
     return np.array(canvas)
 

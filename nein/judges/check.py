@@ -2,8 +2,6 @@
 
 nein check EDITOR             a name, a folder, a hub id, plugin of `nein.editors`, or module:attribute
 nein check --kind vqa REF     a reference as `--models.vqa` takes it, or module:attribute
-
-Parts: the command, the checks that all subjects share, those of editors, judges and detectors.
 """
 
 from __future__ import annotations
@@ -44,6 +42,7 @@ TITLES = {
 }
 
 
+# --- the command -----------------------------------------------------------------------------
 def run(options: CheckConfig) -> int:
     """Prints what passed and what failed; returns the exit code, 1 if a check failed. Raises UserError."""
     from nein.models import editor_choice, judges
@@ -63,13 +62,15 @@ def run(options: CheckConfig) -> int:
     else:
         subject = judges.load(options.kind, options.subject, services=services, **settings)
     failed = 0
-    for title, passed, detail in KINDS[options.kind](subject, options.number).run(on_cpu, options.threads):
+    checks = CHECKS[options.kind](subject, options.number)
+    for title, passed, detail in checks.run(on_cpu, options.threads):
         failed += not passed
         print(f"{'pass' if passed else 'FAIL'}  {title}{': ' if detail else ''}{detail}", flush=True)
     print(f"{options.subject}: {f'{failed} checks failed' if failed else 'all checks passed'}")
     return 1 if failed else 0
 
 
+# --- checks of all subjects ------------------------------------------------------------------
 class Failed(AssertionError):
     """Raised by a failed check; the message says what the subject did."""
 
@@ -84,6 +85,7 @@ def draw_scene(seed: int, size: tuple[int, int]) -> np.ndarray:
 class Checks:
     """Checks of editors and judges alike: methods that return a detail to print, or raise an exception."""
 
+    # What a subclass defines, with a method `refuse`, the check of bad input.
     tolerances: tuple[float, float]  # largest distance of two answers: asked again, and in another batch
     make_input: Callable[..., Any]  # seed and size -> an input, with its `image`
     answer: Callable[..., Any]  # inputs -> the subject's answers
@@ -97,12 +99,12 @@ class Checks:
 
     def run(self, on_cpu: bool = False, threads: int | None = None) -> Iterator[tuple[str, bool, str]]:
         """Yields (title, whether it passed, detail) per check; an exception is a failure with its reason."""
-        first, *others = TITLES
-        for methods in ([first], others):  # the others compare their answers with the first ones
-            for method, (passed, detail) in machine.map_parallel(self._outcome, methods, on_cpu, threads):
+        others = [method for method in TITLES if method != "ask_all"]
+        for methods in (["ask_all"], others):  # the others compare their answers with its answers
+            for method, (passed, detail) in machine.map_parallel(self._try, methods, on_cpu, threads):
                 yield TITLES[method], passed, detail
 
-    def _outcome(self, method: str) -> tuple[bool, str]:
+    def _try(self, method: str) -> tuple[bool, str]:
         if method != "ask_all" and not self.first:
             return False, "not tried: there was no first answer"
         try:
@@ -158,6 +160,7 @@ class Checks:
         return f"{len(facts)} facts"
 
 
+# --- editors, judges, detectors --------------------------------------------------------------
 class EditorChecks(Checks):
     tolerances = (0, 1)  # gray levels
 
@@ -215,12 +218,12 @@ class JudgeChecks(Checks):
         return self.subject.ask([question.image for question in inputs], prompts)
 
     def summarize(self, inputs: list[Question], answers: list[list[Any]]) -> str:
-        questions, answered = [len(question.nouns) for question in inputs], [len(row) for row in answers]
-        if questions != answered:
-            raise Failed(f"{questions} questions, {answered} answers")
-        return self.summarize_flat(list(itertools.chain(*answers)))
+        asked, answered = [len(question.nouns) for question in inputs], [len(row) for row in answers]
+        if asked != answered:
+            raise Failed(f"{asked} questions, {answered} answers")
+        return self.summarize_singly(list(itertools.chain(*answers)))
 
-    def summarize_flat(self, answers: list[Any]) -> str:
+    def summarize_singly(self, answers: list[Any]) -> str:
         for answer in answers:
             if not isinstance(answer.text, str):
                 raise Failed(f"an answer needs a text, not {answer.text!r}")
@@ -254,16 +257,18 @@ class JudgeChecks(Checks):
 
 
 class DetectorChecks(JudgeChecks):
+    """Checks of judges whose answers are boxes, not texts."""
+
     def answer(self, inputs: list[Question]) -> list[list[Any]]:
         nouns = [question.nouns for question in inputs]
         detections = self.subject.detect([question.image for question in inputs], nouns)
         return [[boxes[noun] for noun in row] for boxes, row in zip(detections, nouns, strict=True)]
 
-    def summarize_flat(self, answers: list[Any]) -> str:
+    def summarize_singly(self, answers: list[Any]) -> str:
         for box in answers:
             if not 0 <= box.score <= 1 or box.count < 0 or len(box.box) != 4:
                 raise Failed(f"a detection needs a score in [0, 1], a count and a box of four, not {box}")
         return f"{len(answers)} detections"
 
 
-KINDS = {"editor": EditorChecks, "vqa": JudgeChecks, "ovd": DetectorChecks}
+CHECKS = {"editor": EditorChecks, "vqa": JudgeChecks, "ovd": DetectorChecks}  # by kind of subject

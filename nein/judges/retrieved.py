@@ -39,14 +39,14 @@ def run(options: RetrievedConfig) -> str:
     services = Services.create(options, settings.cache_dir / "answers.sqlite")
     judge = stages.load_models([f"removal_{kind}"], settings, device, services)[kind]
     judge_options = JudgeOptions(settings.article, settings.threshold)
-    wanted = {"fingerprint": judge.fingerprint, **judge_options.decisive(kind)}.items()
-    calibration = next((item for item in candidates if wanted <= item.manifest.items()), None)
-    if calibration is None:
+    wanted = {"fingerprint": judge.fingerprint, **judge_options.decisive(kind)}
+    fitting = [item for item in candidates if wanted.items() <= item.manifest.items()]
+    if not fitting:
         command = f"nein calibrate {options.judged_by} --judges {kind}"
         raise UserError(f"'{options.judged_by}' has no calibration of its {kind} judge; run {command}.")
-    controlled = frames.frame(calibrations.check_controls(calibration.rows, kind))
-    flag = " ".join(calibrations.list_flags(controlled, [kind]))  # what is wrong with the judge; "": nothing
-    rates = calibration.rates(settings.protocol, role="object")
+    controls = frames.frame(calibrations.check_controls(fitting[0].rows, kind))
+    flag = " ".join(calibrations.list_flags(controls, [kind]))  # what is wrong with the judge; "": nothing
+    rates = fitting[0].rates(settings.protocol, role="object")
     # A table and estimates per task.
     for tasks in runs:
         folder = tasks.folder.path / "judged"

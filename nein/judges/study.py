@@ -120,13 +120,13 @@ Drawn = tuple[StudyItem, RunDir | None]  # an edit and its run; None: of known t
 
 def _draw_edits(loaded: Sequence[RunDir], samples: Sequence[str], options: StudyConfig) -> list[Drawn]:
     """Random edits, in turn of every run."""
-    columns: list[list[Drawn]] = []  # a list per run
+    by_run: list[list[Drawn]] = []
     for run in loaded:
         edits = [run.edits[name] for name in samples if name in run.edits]
         names = [edit.id for edit in edits if edit.image and not runs.label_edit(edit, run.track)["stays"]]
         names = random.Random(f"{options.seed}/{run.label}").sample(names, len(names))
-        columns.append([(StudyItem(name, run.editor, run.track, ""), run) for name in names])
-    turns = itertools.chain(*itertools.zip_longest(*columns))  # None after the end of a shorter list
+        by_run.append([(StudyItem(name, run.editor, run.track, ""), run) for name in names])
+    turns = itertools.chain(*itertools.zip_longest(*by_run))  # None after the end of a shorter list
     return [item for item in turns if item is not None][: options.items]
 
 

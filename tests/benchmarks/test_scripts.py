@@ -27,7 +27,7 @@ def test_runs_of_different_samples_are_compared_over_those_of_both(tmp_path):
         run.update(selected={EDIT: {"size": 16, "records": [[i, i + 1] for i in kept]}})
         RunDir(run.path).make_scores().write(run.path / "scores.csv")
     first, second = of_runs.load_complete([runs])
-    both = make_sides([first, second]).values()
+    both = make_sides([first, second], {}).values()
     for metric in ("l1", "removal_vqa"):
         one, other, apart = compare.compare_metric(*both, metric)
         test = statistics.pairs_test(

@@ -86,12 +86,11 @@ def load(folders: Sequence[Path], explicit: bool) -> list[Calibration]:
 
 
 def estimate_judges(loaded: Sequence[RunDir], calibrations: Sequence[Calibration]) -> Iterator[Figure]:
-    """The rows of each judge, then the corrected estimates of runs, by task:
+    """The rows of each judge, and the corrected estimates of runs (`correct_runs`). Tasks of a judge:
 
     controls     See `check_controls`.
     calibration  Error rates by set of images (`group`).
     reliability  Share of present objects by bin of the soft score (`score`: mean of the bin, `group`: title).
-    corrected    See `correct_runs`.
     """
     for calibrated in calibrations:
         title, plain = KINDS[calibrated.kind], calibrated.plain
@@ -136,8 +135,7 @@ def correct_runs(loaded: Sequence[RunDir], calibrations: Sequence[Calibration]) 
 
 
 def _make_pair(judged: Estimate, result: Corrected, task: str, run: RunDir, metric: str) -> Iterator[Figure]:
-    """Two rows of a task: the estimate as judged (`statistic` "judged"), and its correction. The `statistic`
-    of the latter is the name of the task, "corrected" or "labelled"."""
+    """Rows of a task: the estimate as judged (`statistic` "judged"), its correction (named like the task)."""
     labels: Figure = {"task": task, "metric": metric, "model": run.name, "variant": run.track}
     yield figure(judged, unit="%", statistic="judged", **labels)
     entries = {name: getattr(result, name) for name in ("value", "low", "high", "n", "refused")}

@@ -42,9 +42,8 @@ class ModelsConfig:
 class EvalConfig(Evaluation, Seed, Sampler):
     """Options of `nein eval`; field names are the keys of a configuration file."""
 
-    # The preset files configs/nein/eval-*.yaml, and the default of --out.
-    presets = "nein/eval-"
-    default_out = "runs/PRESET"
+    presets = "nein/eval-"  # how the names of its preset files in configs/ begin
+    default_out = "runs/PRESET"  # of --out
 
     editor: Names = option(
         ["magicbrush"], "NAME, hub id, folder, file.py:function; a,b; LABEL=EDITOR; all", "Main"

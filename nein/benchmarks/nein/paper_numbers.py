@@ -44,8 +44,7 @@ def paper_estimates(source: str, run: Mapping[str, Any] | None) -> Iterator[Pape
     """Table 3 for `nein reproduce`: the row of a run, by the editor and track of its manifest; without a run
     all rows. A fine-tuned editor is named nein-ip2p or nein-magicbrush, maybe with "-" and more."""
     tuned = {f"nein-{editor}": f"{ROW_OF[editor]} + NeIn" for editor in ("ip2p", "magicbrush")}
-    rows = ROW_OF | tuned  # editor -> row
-    for editor, row in rows.items():
+    for editor, row in (ROW_OF | tuned).items():
         if run is None or (run["track"] == "negative" and f"{run['editor']}-".startswith(f"{editor}-")):
             for metric, value in zip(COLUMNS, TABLE_3[row], strict=True):
                 unit = "%" if METRICS[metric].unit == "per cent" else ""

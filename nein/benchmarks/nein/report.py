@@ -9,7 +9,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -69,7 +68,7 @@ def make_page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) 
     # What `nein report` adds: comparisons, judges, labels, protocols, breakdowns and cards.
     folders = list(dict.fromkeys(options.calibration or [run.out / "calibration" for run in loaded]))
     judges = calibrations.load(folders, explicit=bool(options.calibration))
-    run_sides = make_sides([run for run in loaded if run.track == "negative"] or loaded)
+    run_sides = make_sides([run for run in loaded if run.track == "negative"] or loaded, {})
     pairs = compare.choose_pairs([*run_sides], options.baseline)
     comparison_rows = compare.compare_runs(run_sides, pairs, family=options.family)
     more = [*comparison_rows, *calibrations.compare_judges(loaded)]
@@ -87,9 +86,7 @@ def make_page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) 
     return Page(title, frame=frame, parts=[make_browser(loaded, options)], **content)
 
 
-def make_sides(
-    loaded: Sequence[RunDir], controls: Mapping[str, RunDir] = MappingProxyType({})
-) -> dict[str, compare.Side]:
+def make_sides(loaded: Sequence[RunDir], controls: Mapping[str, RunDir]) -> dict[str, compare.Side]:
     """Label of a run -> its scores for `nein compare`. controls: editor -> its run of "Remove the X."; the
     scores of that run minus those of the negative instructions are the negation gap."""
     sides = {}
@@ -132,14 +129,14 @@ def make_finding(frame: pd.DataFrame) -> list[str]:
         quantity = f"Removal (judged by {judge})"
         if sentence := tables.describe_widest(gaps, quantity=quantity, change=change, models="editors"):
             return [sentence]
-    for where, text_of_lowest, text_of_highest in _FINDINGS:
+    for where, sentence_of_lowest, end_of_highest in _FINDINGS:
         for metric, judge in REMOVAL_JUDGES.items():
             selected = frames.select(frame, metric=metric, **where).dropna(subset="value")
             if rows := sorted(frames.records(selected), key=lambda row: row["value"]):
-                sentence = text_of_lowest.format(rows[0]["model"], tables.format_estimate(rows[0]))
+                sentence = sentence_of_lowest.format(rows[0]["model"], tables.format_estimate(rows[0]))
                 if len(rows) > 1:
                     highest = tables.format_estimate(rows[-1], interval="none")
-                    sentence += f", {text_of_highest.format(rows[-1]['model'], highest)}"
+                    sentence += f", {end_of_highest.format(rows[-1]['model'], highest)}"
                 return [f"{sentence} (judged by {judge})."]
     return []
 

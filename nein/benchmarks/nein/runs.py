@@ -137,11 +137,12 @@ class RunDir(Folder):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        parents = path.parents if len(path.parts) > 2 else path.absolute().parents
+        parents = path.parents if len(path.parts) > 2 else path.absolute().parents  # <editor>, OUT
         self.out = parents[1]
         self.editor = self.name = parents[0].name
         self.track = path.name or path.absolute().name
-        self._block: tuple[int, list[ScoreRow]] = (-1, [])  # (number, rows) that `replies` read last
+        self._last_block: int | None = None  # that `replies` read
+        self._last_rows: list[ScoreRow] = []
 
     @property
     def label(self) -> str:
@@ -283,10 +284,10 @@ class RunDir(Folder):
 
     def replies(self, sample: str) -> list[ScoreRow]:
         """The scores of a sample with the judges' replies. The block that was read last is kept."""
-        number = self._block_of_sample.get(sample, -1)
-        if number not in (-1, self._block[0]):
-            self._block = number, [*self.score_rows(number=number)]
-        return [row for row in self._block[1] if row.id == sample]
+        number = self._block_of_sample.get(sample)
+        if number is not None and number != self._last_block:
+            self._last_block, self._last_rows = number, [*self.score_rows(number=number)]
+        return [row for row in self._last_rows if row.id == sample]
 
 
 # --- helpers of rows -------------------------------------------------------------------------
@@ -372,7 +373,7 @@ def order_runs(runs: Sequence[RunDir], same_data: bool = True) -> list[RunDir]:
     def make_key(run: RunDir) -> tuple[int, str, int, int]:
         plain = run.editor.partition("+")[0]  # without a remedy
         of_command = [slugify(name) for name in run.about.get("config", {}).get("editor", [])]
-        rank = [*paper_numbers.ROW_OF, *of_command, plain].index(plain)
+        rank = [*paper_numbers.ROW_OF, *of_command, plain].index(plain)  # its first place; the last fits all
         return rank, run.editor, names_in_order.index(run.name), TRACKS.index(run.track)
 
     return sorted(runs, key=make_key)

@@ -150,12 +150,8 @@ def _make_gap() -> Section:
     # The gap of whole runs.
     of_gap = {"statistic": "gap"}
     ends = {'"Remove the X."': "affirmed", "negative": "negated", "gap (points)": "gap"}
-    columns = [
-        *_entry_columns("statistic", ends),
-        Column("ratio", {"statistic": "ratio"}),
-        Column("p", of_gap, p_value()),
-        Column("pairs", of_gap, count()),
-    ]
+    columns = [*_entry_columns("statistic", ends), Column("ratio", {"statistic": "ratio"})]
+    columns += [Column("p", of_gap, p_value()), Column("pairs", of_gap, count())]
     note = (
         'Removal in per cent when told "Remove the X." and when told that X is absent, for the same samples '
         "from the same noise. Gap: the paired difference. Ratio: – if nothing was removed."
@@ -184,11 +180,8 @@ def _make_gap() -> Section:
     rows = (*BY_JUDGE, Row("group", "lost"))
     parts = {"by the rewriter": "rewriter", "by the editor": "painter", "whole": "whole"}
     of_whole = {"statistic": "whole"}
-    columns = [
-        *_entry_columns("statistic", parts),
-        Column("cannot tell", of_whole, entry("cannot_tell")),
-        Column("scored", of_whole, count_scored),
-    ]
+    columns = [*_entry_columns("statistic", parts), Column("cannot tell", of_whole, entry("cannot_tell"))]
+    columns.append(Column("scored", of_whole, count_scored))
     note = (
         "Editors that were told a rewritten instruction, in points. Lost by the rewriter: X is still there, "
         "and the text neither asks for its removal nor denies it; by the editor: the text does. Gap: this "
@@ -235,11 +228,8 @@ def _make_judges() -> Section:
     # Error rates.
     rates = {"sensitivity": "sensitivity", "specificity": "specificity", "ROC-AUC": "auc"}
     counts = {"present": "sensitivity", "absent": "specificity"}
-    columns = [
-        *_entry_columns("metric", rates),
-        *_entry_columns("metric", counts, count()),
-        *_entry_columns("metric", {"unscored": "sensitivity"}, count("unscored")),
-    ]
+    columns = [*_entry_columns("metric", rates), *_entry_columns("metric", counts, count())]
+    columns += _entry_columns("metric", {"unscored": "sensitivity"}, count("unscored"))
     note = (
         "Sensitivity: share of present objects that are seen; specificity: share of absent objects that are "
         "not seen; ROC-AUC of the soft score. Clustered by picture."
@@ -247,11 +237,9 @@ def _make_judges() -> Section:
     rows = (Row("judge"), Row("group", "pictures"))
     calibration = Table("calibration", "Judges on known truth", rows, columns, note=note)
     answers = {"yes before": "before", "after": "after", "fall": "fall", "same answer": "same"}
-    columns = [
-        *_entry_columns("metric", answers),
-        Column("scored", {"metric": ("fall", "same")}, count_scored),
-        Column("flag", {"metric": ("fall", "same")}, entry("flag")),
-    ]
+    of_result = {"metric": ("fall", "same")}
+    columns = [*_entry_columns("metric", answers), Column("scored", of_result, count_scored)]
+    columns.append(Column("flag", of_result, entry("flag")))
     note = (
         "Questions about present objects, with the picture or the question changed. A judge that looks and "
         "reads says yes less often (fall, in points; flagged if the interval reaches 0), and gives the same "
@@ -261,10 +249,8 @@ def _make_judges() -> Section:
     rows = (Row("judge"), Row("group", "control", calibrations.CONTROLS))
     controls = Table("controls", "Judges under controls", rows, columns, note=note)
     # Corrected estimates, and the agreement of the judges.
-    columns = [
-        *_entry_columns("statistic", {"as judged": "judged", "corrected": "corrected"}),
-        Column("not corrected because", {"statistic": "corrected"}, entry("refused")),
-    ]
+    columns = _entry_columns("statistic", {"as judged": "judged", "corrected": "corrected"})
+    columns.append(Column("not corrected because", {"statistic": "corrected"}, entry("refused")))
     note = (
         "Rogan-Gladen, assuming that the judge errs on edited pictures as often as on those of known truth. "
         "A corrected value may lie outside of the raw interval, which ignores the judge's error: if 3 % of "
@@ -288,12 +274,10 @@ def _make_judges() -> Section:
 def make_label_tables() -> list[Table]:
     """The tables of people's labels: runs, judges and raters."""
     of_labels = {"statistic": "labelled"}
-    columns = [
-        *_entry_columns("statistic", {"as judged": "judged", "with labels": "labelled"}),
-        Column("labels", of_labels, count()),
-        Column("more labels for ± 5 points", of_labels, entry("more")),
-        Column("not given because", of_labels, entry("refused")),
-    ]
+    columns = _entry_columns("statistic", {"as judged": "judged", "with labels": "labelled"})
+    columns.append(Column("labels", of_labels, count()))
+    columns.append(Column("more labels for ± 5 points", of_labels, entry("more")))
+    columns.append(Column("not given because", of_labels, entry("refused")))
     note = (
         "Labels combined with verdicts at the best weight (prediction-powered inference): unbiased however "
         "bad the judge, if the labelled samples are random. With ± 5 points for each of two runs, a gap of "
@@ -302,10 +286,8 @@ def make_label_tables() -> list[Table]:
     )
     labelled = Table("labelled", "Removal with people's labels", (*RUN, METRIC), columns, note=note)
     sees = {"sees what people see %": "sensitivity", "sees none where people see none %": "specificity"}
-    columns = [
-        *_entry_columns("statistic", {"same verdict %": "same", **sees}),
-        Column("labels", {"statistic": "same"}, count()),
-    ]
+    columns = _entry_columns("statistic", {"same verdict %": "same", **sees})
+    columns.append(Column("labels", {"statistic": "same"}, count()))
     rows = (Row("metric", "judge", REMOVAL_JUDGES), Row("by"), Row("group", ""))  # "by" names the breakdown
     return [labelled, Table("judge-people", "The judges against people", rows, columns), labels.AGREEMENT]
 
@@ -313,12 +295,10 @@ def make_label_tables() -> list[Table]:
 # --- protocols -------------------------------------------------------------------------------
 def _make_protocols() -> Section:
     """The estimates under either protocol, by quirk of the published one."""
-    columns = [
-        *_entry_columns("statistic", {"fixed": "fixed", "paper": "paper"}),
-        Column("change", {"statistic": ("fixed", "paper")}, _show_change),
-        Column("samples that flip", {"statistic": "flips"}),
-        Column("n (fixed / paper)", {"statistic": ("fixed", "paper")}, _show_ns),
-    ]
+    of_both = {"statistic": ("fixed", "paper")}
+    columns = _entry_columns("statistic", {"fixed": "fixed", "paper": "paper"})
+    columns += [Column("change", of_both, _show_change), Column("samples that flip", {"statistic": "flips"})]
+    columns.append(Column("n (fixed / paper)", of_both, _show_ns))
     others = ", ".join(f"{option} ({text})" for option, text in NOT_FROM_EVIDENCE.items())
     quirks = "; ".join(f"{name}: {text}" for name, text in QUIRKS.items())
     note = f"{quirks}. Recomputed from the recorded answers. These options need another run: {others}."

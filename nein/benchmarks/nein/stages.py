@@ -137,10 +137,8 @@ class Edit(Stage):
     def files(self, records: range) -> list[Path]:
         samples = self.dataset.members(records)
         external_files = self.choice.external.files if self.choice.external else {}  # images made elsewhere
-        return [
-            *(sample.sample_path for sample in samples),
-            *(external_files[sample.id] for sample in samples if sample.id in external_files),
-        ]
+        paths = [sample.sample_path for sample in samples]
+        return paths + [external_files[sample.id] for sample in samples if sample.id in external_files]
 
 
 # --- scores ----------------------------------------------------------------------------------
