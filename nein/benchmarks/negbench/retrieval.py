@@ -20,13 +20,14 @@ from nein.loading.errors import choose
 from nein.metrics.dual import prepare, products
 
 Array = np.ndarray
-PROTOCOLS = ("fixed", "paper")
-KS = (1, 5)
+PROTOCOLS = ("fixed", "paper")  # what ties count (`Ranks.recall`)
+KS = (1, 5)  # of recall at k
 TIE = 1e-13  # above the rounding error of a sum in another order (width * 2**-53)
 BLOCK_SIZE = 2**20  # scores in memory at once
 ROWS = 4096  # rows of features in memory at once
 
 
+# --- ranks ------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Ranks:
     """The rank of each query's best own entry, as counts: (Q,) arrays, int except `best`."""
@@ -68,9 +69,7 @@ def rank(
     targets          (N,) each caption's gallery entry."""
     gallery = prepare(pictures[gallery_rows])  # (G, D) float64
     count, size = len(caption_rows), len(gallery)
-    step = max(
-        1, BLOCK_SIZE // max(gallery.shape)
-    )  # captions in a block: it has G scores and D features each
+    step = max(1, BLOCK_SIZE // max(gallery.shape))  # captions: (step, G) scores, (step, D) features
     blocks = [slice(start, min(start + step, count)) for start in range(0, count, step)]
 
     # Each query's best own score.
@@ -155,7 +154,8 @@ def mean_feature(vectors: Array, rows: Array | None = None, features: str = "nor
 
 def rank_shared_scores(scores: Array, owner: Array, queries: int) -> Ranks:
     """Ranks of `queries` that all share the scores (M,) of M entries; owner: (M,) the query of each entry."""
-    best = np.full(queries, -np.inf, dtype=scores.dtype)  # (Q,) not rounded: it is found again by equality
+    # The dtype of the scores, as an equal score is looked for: those of `products` are float32.
+    best = np.full(queries, -np.inf, dtype=scores.dtype)  # (Q,) the best own score
     np.maximum.at(best, owner, scores)
     best_entries = np.flatnonzero(scores == best[owner])  # own entries with that score
     relevant = np.bincount(owner[best_entries], minlength=queries)  # (Q,)
