@@ -1,6 +1,6 @@
 """Measure the error rates of a judge on known truth, correct estimates for them, and compare judges.
 
-Sensitivity: the share of present objects that a judge sees; specificity: of absent ones that it calls absent.
+Sensitivity: share of present objects that a judge sees. Specificity: share of absent ones it calls absent.
 """
 
 from __future__ import annotations
@@ -158,11 +158,11 @@ def correct(
         return Corrected(None, None, None, f"{doubt}: this judge hardly tells present from absent")
     rates = counted_if_true, rejected_if_false
     share = propagate(lambda r, yes, no: (r + no - 1) / (yes + no - 1), judged, *rates)
-    reason = (
+    why = (
         f"{100 * judged.value:.1f} % cannot come from a judge with these error rates: it errs otherwise on "
         "these pictures than on those of the calibration"
     )
-    return _clip_share(share, reason)
+    return _clip_share(share, why)
 
 
 def correct_difference(judged: Estimate, judge: Rates) -> Corrected:
@@ -177,13 +177,13 @@ def correct_difference(judged: Estimate, judge: Rates) -> Corrected:
     return Corrected(value, low, high)
 
 
-def _clip_share(estimate: Estimate, reason: str, n: int | None = None) -> Corrected:
-    """A share clipped to [0, 1], with its interval; refused with that reason if the interval is outside."""
+def _clip_share(estimate: Estimate, why: str, n: int | None = None) -> Corrected:
+    """A share clipped to [0, 1], with its interval; refused for reason `why` if the interval is outside."""
     low, high = estimate.low, estimate.high
     assert low is not None
     assert high is not None
     if low > 1 or high < 0:
-        return Corrected(None, None, None, reason, n)
+        return Corrected(None, None, None, why, n)
     share = min(1.0, max(0.0, estimate.value))
     # An end moves with the value where that widens the interval.
     low, high = min(low, low + share - estimate.value), max(high, high + share - estimate.value)
@@ -210,21 +210,19 @@ def prediction_powered(
     clusters = [cluster_of[key] for key in common]
     other_clusters = [cluster_of[key] for key in others]
     weight = _tune_weight(truth, judged_common, judged_others, number_clusters([*clusters, *other_clusters]))
-    reason = (
-        "the labels contradict the judge by more than there can be: are they a random part of the samples?"
-    )
+    why = "the labels contradict the judge by more than there can be: are they a random part of the samples?"
     # Plain: the labels alone.
     label_mean = estimates.bounded_mean(truth, clusters)
     assert label_mean is not None
     needed = _labels_needed(label_mean, 0.0, len(scored))
-    plain = replace(_clip_share(label_mean, reason, len(common)), needed=needed)
+    plain = replace(_clip_share(label_mean, why, len(common)), needed=needed)
     # Tuned: labels and verdicts. label - w verdict lies in [-1, 1]; as yes and no, it has the wider interval.
     others_mean = estimates.bounded_mean(judged_others, other_clusters)
     rest = estimates.bounded_mean(truth - weight * judged_common, clusters, -1.0, 1.0, yes_no=True)
     if not weight or others_mean is None or rest is None:
         return plain  # the verdicts add nothing
     total = propagate(lambda part, mean: part + weight * mean, rest, others_mean)
-    tuned = _clip_share(total, reason, len(common))
+    tuned = _clip_share(total, why, len(common))
     if not tuned.refused and _width(tuned) >= _width(plain):
         return plain  # the labels alone are more exact
     return replace(tuned, needed=_labels_needed(rest, weight * _width(others_mean) / 2, len(scored)))

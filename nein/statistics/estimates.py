@@ -56,7 +56,7 @@ def mean(values: Sequence[float] | np.ndarray, clusters: Clusters) -> Estimate |
     error = _robust_error(sums / len(x), float(np.abs(x).max()))
     if not error:
         return Estimate(value, None, None, error, len(x), len(sums))
-    reach = _half_width(len(sums) - 1) * error
+    reach = _critical_value(len(sums) - 1) * error
     return Estimate(value, value - reach, value + reach, error, len(x), len(sums))
 
 
@@ -104,17 +104,17 @@ def _estimate_range(
     p = None
     if low < 0:
         middle, error = bonett_price(up, down, sample.size)
-        reach = _half_width(sample.freedom) * error
+        reach = _critical_value(sample.freedom) * error
         ends = max(-1.0, middle - reach), min(1.0, middle + reach)
         p = 1.0 if abs(value) <= ROUNDING else p_value(middle / error, sample.freedom)
     elif sample.freedom is None:
         ends = clopper_pearson(value, sample.size)
     else:
-        ends = wilson(value * sample.size, sample.size, _half_width(sample.freedom))
+        ends = wilson(value * sample.size, sample.size, _critical_value(sample.freedom))
     return sample.estimate(value, ends, n, scale, offset), p
 
 
-def _half_width(freedom: int | None) -> float:
+def _critical_value(freedom: int | None) -> float:
     """Half-width of an interval in standard errors. freedom: of Student's t; None: normal distribution."""
     if freedom is None:
         return Z
@@ -152,26 +152,26 @@ def _find_effective_sample(
     weights is 1. binary, graded: see `effective_size`. n: size of an unpaired difference, whose sides may be
     alike in a cluster; None: Kish's size."""
     numbers = number_clusters(clusters)
-    pulls = np.bincount(numbers, parts)  # (G,) part of every cluster in the error
+    influences = np.bincount(numbers, parts)  # (G,) part of every cluster in the error
     weights = np.bincount(numbers, shares)  # (G,)
-    pulls, weights = pulls[weights > 0], weights[weights > 0]
-    error = _robust_error(pulls, 1.0)
+    influences, weights = influences[weights > 0], weights[weights > 0]
+    error = _robust_error(influences, 1.0)
     size = n or 1 / float(shares @ shares)  # Kish's, of unequal weights
     spread = size * float(parts @ parts)
     robust = None if error is None else size * error**2
     if n and robust is not None:
         spread = min(spread, robust)
     is_graded = graded and bool(error) and len(weights) >= GRADED_CLUSTERS
-    usual = size * float(weights @ weights)
-    effective = effective_size(size, usual, binary, spread, robust, graded=is_graded)
+    image_size = size * float(weights @ weights)
+    effective = effective_size(size, image_size, binary, spread, robust, graded=is_graded)
     return _EffectiveSample(float(effective), error, len(weights), len(weights) - 1 if is_graded else None)
 
 
-def estimate_bounded(value: float, pulls: np.ndarray, sizes: np.ndarray, n: float, low: float) -> Estimate:
-    """An estimate in [low, 1] that is not a mean (kappa, AUC). pulls, sizes: part of every cluster in its
+def estimate_bounded(value: float, parts: np.ndarray, sizes: np.ndarray, n: float, low: float) -> Estimate:
+    """An estimate in [low, 1] that is not a mean (kappa, AUC). parts, sizes: part of every cluster in its
     error and number of its samples, (G,) each; n: number of yes/no samples with at most this variance."""
     scale, count = 1 - low, int(sizes.sum())
-    share, error = (value - low) / scale, _robust_error(pulls / scale, 1.0)
+    share, error = (value - low) / scale, _robust_error(parts / scale, 1.0)
     binary = share * (1 - share)
     robust = None if error is None else n * error**2
     spread = binary if robust is None else robust
@@ -268,12 +268,12 @@ def pairs_test(
 ) -> PairedTest | None:
     """Test of two values of the same samples, (n,) each; None without samples. span: the largest possible
     difference; None for values without a useful range (`mean`)."""
-    apart = first - second  # (n,)
+    differences = first - second  # (n,)
     p = least = None
     if span:
-        difference, p = _estimate_range(apart, clusters, -span, span)
+        difference, p = _estimate_range(differences, clusters, -span, span)
     else:
-        difference = mean(apart, clusters)
+        difference = mean(differences, clusters)
     if difference is None:
         return None
     if p is not None:
@@ -283,14 +283,14 @@ def pairs_test(
         p = 1.0
     elif difference.standard_error:
         p = p_value(difference.value / difference.standard_error, difference.clusters - 1)
-    equal = abs(difference.value) <= ROUNDING * float(np.abs(apart).max())
-    detectable, needed = _power(difference, equal)
+    is_equal = abs(difference.value) <= ROUNDING * float(np.abs(differences).max())
+    detectable, needed = _power(difference, is_equal)
     if needed and least:
         needed = max(needed, TEST_CLUSTERS)
     return PairedTest(difference, (float(first.mean()), float(second.mean())), p, least, detectable, needed)
 
 
-def _power(difference: Estimate, equal: bool) -> tuple[float | None, int | None]:
+def _power(difference: Estimate, is_equal: bool) -> tuple[float | None, int | None]:
     """`detectable` and `needed` of the t test: (z + z_power)^2 SE^2 G / d^2 + z^2 / 2 clusters. Source:
     Guenther, The American Statistician 35 (1981)."""
     from scipy.special import ndtri
@@ -299,9 +299,9 @@ def _power(difference: Estimate, equal: bool) -> tuple[float | None, int | None]
     if not error:
         return None, None
     z = Z + float(ndtri(POWER))
-    free = count - Z**2 / 2  # clusters left for the power
-    detectable = error * z * math.sqrt(count / free) if free > 0 else None
-    if equal:
+    spare = count - Z**2 / 2  # clusters left for the power
+    detectable = error * z * math.sqrt(count / spare) if spare > 0 else None
+    if is_equal:
         return detectable, None
     return detectable, math.ceil(count * (z * error / difference.value) ** 2 + Z**2 / 2)
 
@@ -329,11 +329,11 @@ def number_clusters(clusters: Clusters) -> np.ndarray:
 
 
 # --- formulas at the effective size, for numbers or arrays -----------------------------------------------
-def effective_size(n: Any, usual: Any, binary: Any, spread: Any, robust: Any, *, graded: bool = False) -> Any:
+def effective_size(n: Any, group: Any, binary: Any, spread: Any, robust: Any, *, graded: bool = False) -> Any:
     """Number of independent yes/no samples with the same information: n / design effect.
 
     n       Samples.
-    usual   Mean number of samples in the image of a random sample: sum b^2 / sum b, b of each image.
+    group   Mean number of samples in the image of a random sample: sum b^2 / sum b, b of each image.
     binary  Variance of a value if all values were at the ends of their range, with the same mean.
     spread  Variance of a value.
     robust  n times the cluster-robust variance of the mean; None for one image.
@@ -344,15 +344,15 @@ def effective_size(n: Any, usual: Any, binary: Any, spread: Any, robust: Any, *,
     weight of one image. The size is Korn & Graubard's, Survey Methodology 24 (1998), without their factor of
     t; the average is ours.
     """
-    usual = np.maximum(usual, 1.0)
-    dissent, assumed = n * binary, 1 + (usual - 1) * PRIOR_CORRELATION
+    group = np.maximum(group, 1.0)
+    dissent, assumed = n * binary, 1 + (group - 1) * PRIOR_CORRELATION
     with np.errstate(invalid="ignore", divide="ignore"):
-        clustering = usual  # the part of the observed design effect that is due to clusters
+        clustering = group  # the part of the observed design effect that is due to clusters
         if robust is not None:
-            clustering = np.clip(np.nan_to_num(np.divide(robust, spread), nan=1.0), 1.0, usual)
+            clustering = np.clip(np.nan_to_num(np.divide(robust, spread), nan=1.0), 1.0, group)
         observed = np.nan_to_num(np.divide(spread, binary) * clustering, nan=1.0)
         assumed *= spread / binary if graded else 1.0
-    return n * (dissent + usual) / (dissent * observed + usual * assumed)
+    return n * (dissent + group) / (dissent * observed + group * assumed)
 
 
 def clopper_pearson(share: Any, n: Any) -> Ends:

@@ -16,24 +16,24 @@ from typing import Any
 from nein.wording.families import plural
 
 # Heads of noun phrases that name no object: the image itself, and words of idioms ("no sign of").
-SETTING = frozenset(
+NO_OBJECTS = frozenset(
     """image picture photo photograph shot scene view sight frame part case presence absence anything
     everything nothing something everyone nobody all none it they this that there here one trace sign time
     place rest""".split()
 )
 # Cues that deny the phrase after them, or the one before if no object follows: "a cat is no longer seen".
-FOLLOWED = tuple(
+LEADING = tuple(
     "no,neither,nor,no longer,not a single,no sign of,no trace of,without,lack,absence of,absent of,free of,"
     "devoid of,void of,empty of,vacant of,bare of,clear of,rather than,instead of,never,used to be,exclude,"
     "omit,hardly any,zero,unaccompanied by,unattended by,unoccupied by".split(",")
 )
 # Cues that deny the phrase before them ("cup - free"), or the one that follows at once: "missing is a cup".
-PRECEDED = tuple("missing,absent,nowhere,gone,not part of,used to be there,lacking,- free,- less".split(","))
+TRAILING = tuple("missing,absent,nowhere,gone,not part of,used to be there,lacking,- free,- less".split(","))
 SOMEBODY = frozenset("one anyone anybody".split())  # name a person: "no one", "without anybody"
-NOBODY = frozenset("nobody unoccupied uninhabited unattended".split())  # deny a person without naming one
-# Cues that deny the phrase after them if a word of `EVERYTHING` is before them.
-EXCEPTIONS = ("but", "except", "except for", "besides", "apart from", "other than", "save for", "bar")
-EVERYTHING = frozenset("everything all anything everyone".split())
+NOBODY = frozenset("nobody unoccupied uninhabited unattended".split())  # deny a person, with no other cue
+# Cues that deny the phrase after them if a word of `ALL_WORDS` is before them.
+CUES_AFTER_ALL = ("but", "except", "except for", "besides", "apart from", "other than", "save for", "bar")
+ALL_WORDS = frozenset("everything all anything everyone".split())
 # Verbs and complements that assert existence, so that a "not" with them is a cue.
 EXISTENCE = frozenset(
     """have contain show include feature depict display want need be appear exist see find visible there
@@ -46,10 +46,10 @@ _DETERMINERS = frozenset(
 _PARTIAL = frozenset("all every only just merely everything everyone".split())
 # Words that cannot begin or end what is left of a sentence without its denials.
 _CONNECTING = frozenset("and but or with while is are does do has have , there".split())
-_LONGEST = 4  # words of the longest cue
+_MAX_CUE_WORDS = 4
 # Words of cues that are no cue alone; the others mark a cue by themselves.
 _NO_CUE_ALONE = frozenset("sign trace of used to be there a single part than".split())
-_CUE_WORDS = frozenset(word for cue in (*FOLLOWED, *PRECEDED) for word in cue.split()) - _NO_CUE_ALONE
+_CUE_WORDS = frozenset(word for cue in (*LEADING, *TRAILING) for word in cue.split()) - _NO_CUE_ALONE
 
 
 # --- reading sentences -----------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ def _read_parsed(doc: Any) -> Denials:
     left_out = set[int]()  # indices of the words of cues and of the phrases that they deny
     while index < len(words):
         end = index + 1  # of the cue that begins here, or of one word
-        for length in range(_LONGEST, 0, -1):  # the longest cue first
+        for length in range(_MAX_CUE_WORDS, 0, -1):  # the longest cue first
             cue = {" ".join(form[index : index + length]) for form in (words, lemmas)}
             denied = _find_denied(doc, words, cue, index, index + length, phrases)
             if denied is not None:
@@ -152,7 +152,7 @@ def _iter_phrases(doc: Any) -> Iterator[_Phrase]:
             last = doc[end - 1]
             # "a stop sign" is an object, "no sign of" is not.
             is_sign = last.lower_ in ("sign", "trace") and not (end < len(doc) and doc[end].lower_ == "of")
-            if last.lemma_.lower() not in SETTING or is_sign:
+            if last.lemma_.lower() not in NO_OBJECTS or is_sign:
                 yield _Phrase(start, end, has_article)
         start = next_start
 
@@ -200,15 +200,15 @@ def _find_denied(
     # A denial ends where a new clause begins.
     following = [phrase for phrase in following if not {"but", ";", "."} & set(words[end : phrase.start])]
     before = [phrase for phrase in phrases if phrase.end <= start]
-    if cue & set(PRECEDED):  # "a cup is missing", "missing is a cup"
+    if cue & set(TRAILING):  # "a cup is missing", "missing is a cup"
         inverted = _find_inverted(words, end, following)
         return _join_phrases(words, inverted, any_article=False) if inverted else before[-1:]
-    if cue & set(EXCEPTIONS) and EVERYTHING & set(words[:start]) and next_word != "no":
+    if cue & set(CUES_AFTER_ALL) and ALL_WORDS & set(words[:start]) and next_word != "no":
         return _join_phrases(words, following, any_article=True)
     if "absence of" in cue and "," in words[end:]:  # "in the absence of a cup, a dog sleeps": only the cup
         comma = words.index(",", end)
         following = [phrase for phrase in following if phrase.start < comma]
-    if cue & set(FOLLOWED):
+    if cue & set(LEADING):
         return _join_phrases(words, following, any_article="no" not in cue) if following else before[-1:]
     if cue & {"not", "n't"}:  # "does not have a cup", "a cup is not there"
         if next_word in _PARTIAL or not _is_existence(doc[start]):
@@ -218,7 +218,7 @@ def _find_denied(
 
 
 def _find_inverted(words: list[str], end: int, following: list[_Phrase]) -> list[_Phrase]:
-    """Those of the phrases after a cue of `PRECEDED` that it denies: "missing is a cup", "absent from the
+    """Those of the phrases after a cue of `TRAILING` that it denies: "missing is a cup", "absent from the
     image is a cup"; none in "a cup is missing from the image"."""
     if end < len(words) and words[end] == "from":
         verbs = [index for index in range(end, len(words)) if words[index] in ("is", "are")]
@@ -264,7 +264,7 @@ def _is_cue(token: Any) -> bool:
 
 # --- removing a denial -----------------------------------------------------------------------------------
 # Pattern of a denial -> its replacement; where two match, the first one counts.
-_DENIALS = {
+_REPLACEMENTS = {
     r"\bcan(?:not|'t)\b": "can",
     r"\bwon't\b": "will",
     r"\bain't\b": "is",
@@ -286,11 +286,11 @@ def remove_denial(question: str) -> str | None:
     plain = question.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
     if re.search(r"\bnot (?:only|just|all|every)\b", plain, re.IGNORECASE):
         return None
-    matches = list(re.finditer("|".join(f"({pattern})" for pattern in _DENIALS), plain, re.IGNORECASE))
+    matches = list(re.finditer("|".join(f"({pattern})" for pattern in _REPLACEMENTS), plain, re.IGNORECASE))
     if len(matches) != 1:
         return None
     [match] = matches
-    replacement = list(_DENIALS.values())[(match.lastindex or 1) - 1]  # patterns are groups 1, 2, ...
+    replacement = list(_REPLACEMENTS.values())[(match.lastindex or 1) - 1]  # patterns are groups 1, 2, ...
     return plain[: match.start()] + replacement + plain[match.end() :]
 
 

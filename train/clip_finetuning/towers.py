@@ -41,8 +41,8 @@ Inputs = Tensors | None  # None: the step has none
 
 
 # --- model -----------------------------------------------------------------------------------------------
-class Tower(nn.Module):
-    """A CLIP-like model as a module; its forward pass takes both batches, as data-parallel training needs."""
+class TwoTowers(nn.Module):
+    """A CLIP-like model as a module. `forward` takes all batches of a step, as DDP wraps no other method."""
 
     def __init__(self, dual: Any, reference: str) -> None:
         super().__init__()
@@ -101,8 +101,8 @@ class Tower(nn.Module):
         if isinstance(dual, OpenClipDual):
             return {"text": dual.tokenizer(list(texts))}
         inputs = dual.tokenize(texts)
-        names = ("input_ids", "attention_mask") if isinstance(dual, ClipEncoder) else inputs
-        return {key: inputs[key].cpu() for key in names}
+        keys = ("input_ids", "attention_mask") if isinstance(dual, ClipEncoder) else inputs
+        return {key: inputs[key].cpu() for key in keys}
 
     def encode_images(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Image features (B, D), not normalized; stored ones, under the key `features`, are returned."""
@@ -176,11 +176,11 @@ class Tower(nn.Module):
         save_tokenizer(layout["model_cfg"], folder, source)
 
 
-def load(reference: str, device: str = "cpu") -> Tower:
+def load(reference: str, device: str = "cpu") -> TwoTowers:
     """The model of a reference, in float32. Raises UserError if it cannot be trained."""
     resolved = reference if reference.startswith("open_clip:") else references.resolve(reference)
     dual = metrics.load_dual(resolved, device=device, dtype="float32", batch_size=64)
-    return Tower(dual, resolved)
+    return TwoTowers(dual, resolved)
 
 
 # --- model card ------------------------------------------------------------------------------------------
