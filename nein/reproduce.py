@@ -38,7 +38,9 @@ class Table:
     source: str  # name of a set of published values, for `Benchmark.paper_estimates`
     models: Mapping[str, str]  # preset -> the models that can be downloaded, joined by commas
     options: Mapping[str, str]  # of the benchmark's command, in addition to the preset's
-    nano: Mapping[str, str] = field(default_factory=lambda: {"data": "nano"})  # preset nano: over `options`
+    nano: Mapping[str, str] = field(
+        default_factory=lambda: {"data": "nano"}
+    )  # preset nano: override `options`
     model_option: str = "model"  # the option of the command that names models
 
 
@@ -58,7 +60,7 @@ def _negbench(title: str, source: str, models: str, **changed: str) -> Table:
 
 _MCQ = "repository, results/mcq/"  # folder of the authors' repository
 _OPEN_CLIPS = "clip-laion400m,clip-datacomp"
-_WITH_RETRIEVAL = {"tasks": "all", "features": "unnormalised"}  # options with retrieval, too
+_WITH_RETRIEVAL = {"tasks": "all", "features": "unnormalised"}  # options of tables with retrieval
 _FIGURES = {"datasets": "coco,chexpert", "variants": "all", **_WITH_RETRIEVAL}
 TABLES = {  # by the names that users type
     "nein-table3": Table(
@@ -149,6 +151,7 @@ def announce(config: ReproduceConfig) -> list[str]:
     return [" ".join([config.benchmark.typed, *config.command_arguments()])]
 
 
+# --- the comparison with the paper ---------------------------------------------------------------
 def agreement(published: PaperEstimate, ours: Mapping[str, Any], preset: str, limit: int | None) -> str:
     """ "yes" or "no": whether the published value lies in our interval; or why they cannot be compared."""
     total = ours["n"] + ours["unscored"]
