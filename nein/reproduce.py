@@ -38,9 +38,7 @@ class Table:
     source: str  # name of a set of published values, for `Benchmark.paper_estimates`
     models: Mapping[str, str]  # preset -> the models that can be downloaded, joined by commas
     options: Mapping[str, str]  # of the benchmark's command, in addition to the preset's
-    nano: Mapping[str, str] = field(
-        default_factory=lambda: {"data": "nano"}
-    )  # preset nano: override `options`
+    nano: Mapping[str, str] = field(default_factory=lambda: {"data": "nano"})  # what nano changes in them
     model_option: str = "model"  # the option of the command that names models
 
 
