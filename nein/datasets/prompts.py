@@ -25,7 +25,7 @@ from nein.loading.references import expand_user
 from nein.nano import scenes
 from nein.nano.sentences import PLACES
 from nein.wording import denials
-from nein.wording.families import find_named, indefinite
+from nein.wording.families import a_or_an, find_named
 
 #: Variants of a prompt: it denies a thing, asks for the same thing, or does not mention it.
 VARIANTS = DENIED, AFFIRMED, UNMENTIONED = ("denied", "affirmed", "unmentioned")
@@ -176,6 +176,6 @@ def draw(index: int) -> Prompt:
     forms = {DENIED: rng.choice(DRAWN), AFFIRMED: "{w} and {a_x} {place}.", UNMENTIONED: "{w} {place}."}
     texts = {}
     for variant, form in forms.items():
-        text = form.format(w=indefinite(wanted), x=denied, a_x=indefinite(denied), place=place)
+        text = form.format(w=a_or_an(wanted), x=denied, a_x=a_or_an(denied), place=place)
         texts[variant] = text[0].upper() + text[1:]
     return Prompt(f"{index:04d}", texts, (denied,), (wanted,))

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from nein.metrics.plurals import engine
 from nein.nano import scenes
 from nein.nano.scenes import CATEGORIES, LOOKS, NANO, PALETTE, SIZE, Item, Scene, World, rng_for, sample_scene
-from nein.wording.families import indefinite, plural
+from nein.wording.families import a_or_an, plural
 
 # --- captions --------------------------------------------------------------------------------------------
 TABLES = json.loads(Path(__file__).with_name("wordings.json").read_text(encoding="utf-8"))
@@ -36,8 +36,8 @@ def _name_group(rng: random.Random, category: str, group: list[Item]) -> str:
     if len(group) > 1:
         return f"{engine().number_to_words(len(group))} {plural(noun)}"
     if rng.random() < 0.35:
-        return indefinite(f"{group[0].color} {noun}")
-    return indefinite(noun)
+        return a_or_an(f"{group[0].color} {noun}")
+    return a_or_an(noun)
 
 
 def write_caption(scene: Scene, rng: random.Random) -> str:

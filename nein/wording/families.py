@@ -143,14 +143,14 @@ def fill_template(template: str, objects: Mapping[str, str], protocol: str) -> s
         if word == "the":
             return f"the {noun}"
         if word == "a":
-            return add_article(noun) if protocol == "fixed" else indefinite(noun)
+            return add_article(noun) if protocol == "fixed" else a_or_an(noun)
         return plural(noun) if slot.group("plus") else noun
 
     text = re.sub(r"\{(?:(?P<word>a|the|is) )?(?P<object>[STA])(?P<plus>\+)?\}", fill, template)
     return text[:1].upper() + text[1:]
 
 
-def indefinite(phrase: str) -> str:
+def a_or_an(phrase: str) -> str:
     """The phrase with "an" before a written vowel, else "a": NeIn's rule, which also says "a scissors"."""
     return f"an {phrase}" if phrase.lower().startswith(tuple("aeiou")) else f"a {phrase}"
 
@@ -162,7 +162,7 @@ def write_negative(template: int, noun: str) -> str:
 
 def write_addition(noun: str) -> str:
     """The instruction with which NeIn's images were made: "Add a cat."."""
-    return f"Add {indefinite(noun)}."
+    return f"Add {a_or_an(noun)}."
 
 
 def write_removal(noun: str) -> str:

@@ -32,7 +32,7 @@ from nein.nano.scenes import (
 from nein.nano.sentences import PLACES, names, write_captions
 from nein.train.editor_finetuning import drawn
 from nein.train.editor_finetuning.drawn import MIXTURES, Pair, draw_kind, move, write_instruction
-from nein.wording.families import indefinite, plural
+from nein.wording.families import a_or_an, plural
 
 _CHUNK = 500
 MARK = ("mark the {n} in red", "segment the {n}", "colour the pixels of the {n} red", "highlight the {n}")
@@ -273,7 +273,7 @@ def corpus(scenes: int = 3000) -> list[str]:
     words = [n for c in CATEGORIES for n in names(c)]
     words += [n for nouns, _, _ in PLACES.values() for n in nouns] + list(OTHER_NOUNS) + list(PALETTE)
     for word in words:
-        lines += [word, indefinite(word), plural(word)] * 20
+        lines += [word, a_or_an(word), plural(word)] * 20
     rng = random.Random(0)
     for category in CATEGORIES:
         lines += all_instruction_forms(rng, category)

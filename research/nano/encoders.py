@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from nein.metrics.preprocess import CLIP_MEAN, CLIP_STD, IMAGENET_MEAN, IMAGENET_STD
 from nein.nano.scenes import CATEGORIES
-from nein.wording.families import indefinite
+from nein.wording.families import a_or_an
 from research.nano.data import clip_tokenizer, degrade, scene_pool, to_float
 from research.nano.editors import save_half
 from research.nano.job import Job, sized, step_count
@@ -86,7 +86,7 @@ def clip_job(zoo: Path, device: torch.device, scale: float) -> Job:
         words = F.normalize(embed_text(torch.tensor(tokens["input_ids"], device=device)), dim=-1)
         rank = ((words @ image.T) > (words * image).sum(-1, keepdim=True)).sum(1)  # M
         probes = tokenizer(
-            [f"A picture of {indefinite(c)}." for c in CATEGORIES], padding="max_length", max_length=40
+            [f"A picture of {a_or_an(c)}." for c in CATEGORIES], padding="max_length", max_length=40
         )
         concept = F.normalize(embed_text(torch.tensor(probes["input_ids"], device=device)), dim=-1)
         have = truth(dev.scenes).to(device)[:, : len(CATEGORIES)]

@@ -20,7 +20,7 @@ from nein.metrics.judges.base import find_template
 from nein.nano import zoo
 from nein.nano.data import iter_samples
 from nein.nano.scenes import render
-from nein.wording.families import indefinite
+from nein.wording.families import a_or_an
 from research.nano.ship import write_card
 
 EDITORS = ("ip2p", "magicbrush", "hqedit", "instructdiffusion")
@@ -39,7 +39,7 @@ def judge_editor(name: str, sources: int = 50, **overrides: Any) -> dict[str, An
     for task in ("remove", "add"):
         pictures = [render(s.sample if task == "remove" else s.source) for s in samples]
         texts = [
-            f"Remove the {s.object}." if task == "remove" else f"Add {indefinite(s.object)}." for s in samples
+            f"Remove the {s.object}." if task == "remove" else f"Add {a_or_an(s.object)}." for s in samples
         ]
         requests = [
             editors.EditRequest(s.nein, p, t, sample_seed(0, s.nein))

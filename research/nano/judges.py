@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from nein.metrics.preprocess import CLIP_MEAN, CLIP_STD
 from nein.nano.scenes import CATEGORIES, SIZE, Scene, box, rng_for
 from nein.nano.sentences import PLACES, names
-from nein.wording.families import indefinite, plural
+from nein.wording.families import a_or_an, plural
 from research.nano.data import OTHER_NOUNS, bert_tokenizer, clip_tokenizer, degrade, scene_pool, to_float
 from research.nano.editors import save_half
 from research.nano.encoders import ranking
@@ -59,11 +59,11 @@ def _statement(rng: random.Random, scene: Scene, sentences: list[str], true: boo
     noun = rng.choice(names(category)) if rng.random() < 0.25 else category
     kind = rng.random()
     if kind < 0.4:
-        return rng.choice((noun, noun, indefinite(noun), plural(noun)))
+        return rng.choice((noun, noun, a_or_an(noun), plural(noun)))
     if kind < 0.6:
-        return f"This image has {indefinite(noun)}."
+        return f"This image has {a_or_an(noun)}."
     sentence = rng.choice(sentences)
-    return f"{sentence} This image has {indefinite(noun)}."
+    return f"{sentence} This image has {a_or_an(noun)}."
 
 
 def blip_job(zoo: Path, device: torch.device, scale: float) -> Job:
@@ -225,7 +225,7 @@ def owlv2_job(zoo: Path, device: torch.device, scale: float) -> Job:
     queries: list[tuple[str, int]] = []
     for index, category in enumerate(CATEGORIES):
         for noun in names(category):
-            queries += [(noun, index), (indefinite(noun), index), (plural(noun), index)]
+            queries += [(noun, index), (a_or_an(noun), index), (plural(noun), index)]
     queries += [(noun, -1) for noun in (*GROUNDS, *OTHER_NOUNS)]
     owner = torch.tensor([o for _, o in queries], device=device)
     coded = tokenizer([q for q, _ in queries], padding="max_length", max_length=16, truncation=True)

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from nein.metrics.preprocess import CLIP_MEAN, CLIP_STD
 from nein.nano.scenes import BACKGROUNDS, CATEGORIES, SIZE, Scene, rng_for
 from nein.nano.sentences import PLACES, names
-from nein.wording.families import indefinite, plural
+from nein.wording.families import a_or_an, plural
 from research.nano.data import OTHER_NOUNS, chat_tokenizer, scene_pool, to_float
 from research.nano.editors import save_half
 from research.nano.job import Job, sized, step_count
@@ -145,9 +145,7 @@ def _question(
         else:
             noun = rng.choice(OTHER_NOUNS)
     form = rng.random()
-    text = (
-        noun if form < 0.65 else indefinite(noun) if form < 0.88 else plural(noun) if noun in THINGS else noun
-    )
+    text = noun if form < 0.65 else a_or_an(noun) if form < 0.88 else plural(noun) if noun in THINGS else noun
     if rng.random() < 0.04:
         text = text[0].upper() + text[1:]
     return CONTAIN.format(text), "Yes" if yes else "No"

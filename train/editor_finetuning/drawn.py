@@ -20,7 +20,7 @@ from nein.nano import scenes
 from nein.nano.data import world_version
 from nein.nano.scenes import CATEGORIES, LOOKS, SIZE, Item, Scene, place, render, rng_for, sample_scene
 from nein.nano.sentences import TABLES, names
-from nein.wording.families import indefinite, plural
+from nein.wording.families import a_or_an, plural
 
 #: Kind of pair -> weight in the mixture.
 WEIGHTS = {
@@ -64,7 +64,7 @@ def write_instruction(
 ) -> str:
     """Fill a template; up to two filler words are inserted, with probability 0.15 each."""
     noun = rng.choice(names(category)) if rng.random() < 0.1 else category
-    slots = {"a": indefinite(noun), "n": noun, "p": plural(noun), "b": indefinite(other), "c": color}
+    slots = {"a": a_or_an(noun), "n": noun, "p": plural(noun), "b": a_or_an(other), "c": color}
     words = template.format(**slots).split(" ")
     for _ in range(2):
         if rng.random() < 0.15:

@@ -27,7 +27,7 @@ from nein.reporting import plots, tables
 from nein.reporting.figures import Figure
 from nein.reporting.page import Page, Section
 from nein.reporting.tables import Column, Row, Table
-from nein.wording.families import indefinite
+from nein.wording.families import a_or_an
 
 # --- templates: {A}, {B}: objects with their article; {a}, {b}: without, after "no" -----------------
 AFFIRMED, DENIED, TWO, HYBRID, NEITHER = "affirmed", "denied", "two", "hybrid", "neither"
@@ -126,7 +126,7 @@ class Sentence(NamedTuple):
 
 def fill(template: str, a: str, b: str) -> str:
     """The sentence about objects a and b, without a full stop (as printed)."""
-    text = template.format(A=indefinite(a), B=indefinite(b), a=a, b=b)
+    text = template.format(A=a_or_an(a), B=a_or_an(b), a=a, b=b)
     return text[:1].upper() + text[1:]
 
 

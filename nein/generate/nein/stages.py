@@ -154,7 +154,7 @@ def make_stream(seed: int, source_id: str, purpose: str) -> random.Random:
 
 def name_object(noun: str, protocol: str) -> str:
     """The object as it is added and asked for: "a cat"; "a skis" (paper) or "some skis" (fixed)."""
-    return families.indefinite(noun) if protocol == "paper" else families.add_article(noun, some=True)
+    return families.a_or_an(noun) if protocol == "paper" else families.add_article(noun, some=True)
 
 
 def measure_cosines(matcher: Any, pixels: Sequence[Any], texts: Sequence[Sequence[str]]) -> list[Any]:
