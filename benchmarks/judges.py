@@ -115,9 +115,8 @@ def ours(work: Sequence[common.Pair], judges: dict[str, Any], store: MemoryStore
 
 
 def forget(judges: dict[str, Any]) -> None:
-    """Captions, prompts and labels are read anew, as in a new process."""
+    """Captions and labels are read anew, as in a new process."""
     presence._parse.cache_clear()
-    judges["vqa"]._ids.cache_clear()
     judges["ovd"]._queries.clear()
 
 
