@@ -68,7 +68,7 @@ def find_finished(paths: Sequence[Path]) -> list[Path]:
     folders = collect_runs(paths)
     for folder in folders:
         if not Folder(folder).is_complete:
-            raise UserError(f"The run '{folder}' is not complete; rerun its command (see nein status).")
+            raise UserError(f"The run '{folder}' is not complete; rerun its command (nein status {folder}).")
     return folders
 
 

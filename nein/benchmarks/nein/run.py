@@ -156,7 +156,7 @@ def _load_data(config: EvalConfig, choices: Sequence[EditorChoice], metrics: Seq
     dataset = load_dataset(config.data, split=config.split, columns=config.columns, families=config.families)
     has_things = any(sample.things for sample in dataset.samples)
     if unsupported := [metric for metric in metrics if METRICS[metric].by_truth and not has_things]:
-        raise UserError(f"The metric '{unsupported[0]}' needs --data nano:scope, which lists all objects.")
+        raise UserError(f"Metric '{unsupported[0]}' needs --data nano:scope; pass it, or omit the metric.")
     for choice in choices:
         if choice.external is not None:
             choice.external.check_samples(dataset.samples)

@@ -359,7 +359,7 @@ def order_runs(runs: Sequence[RunDir], same_data: bool = True) -> list[RunDir]:
     digests = [run.about.get("data", {}).get("records_sha256") for run in runs]
     for run, digest in zip(runs, digests, strict=True) if same_data else ():
         if digest != digests[0]:
-            raise UserError(f"'{runs[0].path}' and '{run.path}' have different data; pass runs of the same.")
+            raise UserError(f"'{runs[0].path}' and '{run.path}' have different data; pass runs of one set.")
     # Distinct names: with the name of OUT if there are several; where that does not help, with its path.
     several = len({run.out.resolve() for run in runs}) > 1
     for run in runs:
